@@ -9,7 +9,11 @@ use std::path::Path;
 use fusebox::config::{Config, Pairing, Rope, Scaling};
 use fusebox::graph::Tensor;
 use fusebox::nn::{
-    attention::mask, kv_cache::append, mlp::silu, norm::norm, rope::rotate, scope::Scope, softmax::softmax,
+    attention::{kv_cache::append, mask, rope::rotate},
+    mlp::silu,
+    norm::norm,
+    scope::Scope,
+    softmax::softmax,
 };
 use fusebox::{Batch, Decoder, Error, Model, Run};
 

@@ -174,7 +174,7 @@ mod tests {
         let cache = KvCache { format: Format::Q8_0, ..config.cache };
         let odd = Config { cache, ..config.with_mixer(&Mixer::Grouped(Grouped::new(16, 8, 100))) };
         let error = block(&odd, &Sym::from(512)).unwrap_err().to_string();
-        assert!(error.contains("layers/attention.rs") && error.contains("e:100"), "{error}");
+        assert!(error.contains("layers/attention/mod.rs") && error.contains("e:100"), "{error}");
     }
 
     #[test]

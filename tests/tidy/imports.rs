@@ -18,7 +18,7 @@ const UNSAFE: &[&str] = &[
     "compiler/src/codegen/cpu/micro/avx2/tile_16x4.rs",
     "compiler/src/codegen/cpu/micro/avx2/vector.rs",
     // Instructions for tiles, for which the compiler has no stable functions.
-    "compiler/src/codegen/cpu/micro/avx512/amx.rs",
+    "compiler/src/codegen/cpu/micro/avx512/amx/mod.rs",
     "compiler/src/codegen/cpu/micro/avx512/gemm_small.rs",
     "compiler/src/codegen/cpu/micro/avx512/mod.rs",
     "compiler/src/codegen/cpu/micro/avx512/tile_32x6.rs",

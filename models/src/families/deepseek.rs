@@ -2,7 +2,7 @@
 //!
 //! In: the hyper-parameters of a file. Out: a config.
 //! They differ in sizes, in whether queries have a low-rank projection too, and in the routing of experts.
-//! Read next: `layers/latent.rs` and `layers/experts.rs`.
+//! Read next: `layers/attention/latent.rs` and `layers/experts.rs`.
 
 use fusebox_runtime::error::{Error, quoted};
 use fusebox_runtime::weights::Kind;

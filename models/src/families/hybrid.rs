@@ -2,7 +2,7 @@
 //! and Nemotron-H.
 //!
 //! In: the hyper-parameters of a file. Out: which blocks, and their mixers.
-//! Read next: `layers/recurrent.rs`.
+//! Read next: `layers/recurrent/mod.rs`.
 
 use std::collections::BTreeSet;
 

@@ -10,7 +10,7 @@ use crate::config::{
     OutputGate, Pairing, QkNorm, Rope, Scaling, ShortConv, StateSpace, Values, Window,
 };
 use crate::families::deepseek::GLM_VOCAB;
-use crate::layers::rope::yarn_mscale;
+use crate::layers::attention::rope::yarn_mscale;
 
 /// A model of these blocks, with `Q8_0` matrices.
 fn of_blocks(blocks: Vec<Block>, hidden: usize, vocab: usize) -> Config {
@@ -270,7 +270,7 @@ pub(crate) fn nemotron_3_nano() -> Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layers::latent::scale;
+    use crate::layers::attention::latent::scale;
 
     #[test]
     fn scores_are_scaled_by_the_head_dimension_and_yarns_mscale() {

@@ -2,14 +2,14 @@
 //!
 //! In: the hyper-parameters of a file. Out: a `Rope`, or one sentence with the key that is missing or invalid.
 //! GGUF and `config.json` differ: GGUF stores per-pair factors as a tensor, and a tenth of YaRN's `mscale_all_dim`.
-//! `layers/rope.rs` has what a `Rope` means.
+//! `layers/attention/rope.rs` has what a `Rope` means.
 
 use fusebox_runtime::error::{Error, quoted};
 use fusebox_runtime::weights::Kind;
 
 use crate::config::{Pairing, Rope, Scaling};
 use crate::hparams::Hparams;
-use crate::layers::rope::yarn_mscale;
+use crate::layers::attention::rope::yarn_mscale;
 use crate::naming::hparams::{
     ALPHA, ATTENTION_FACTOR, BETA_FAST, BETA_SLOW, CONTEXT, HIGH_FREQ, Key, LOCAL_THETA, LONG_FACTORS,
     LOW_FREQ, MSCALE, MSCALE_ALL, ORIGINAL_CONTEXT, ROTARY_FACTOR, SCALING_FACTOR, SCALING_OBJECT,

@@ -12,15 +12,15 @@ use fusebox_compiler::tensor::dtype::DType;
 
 use crate::config::{Beside, Block, Mixer, Network, Order};
 use crate::layers::attention::grouped;
-use crate::layers::delta::delta;
+use crate::layers::attention::latent::latent;
 use crate::layers::embed::{Entry, Scored, entry, head};
 use crate::layers::experts::{experts, experts_beside};
-use crate::layers::latent::latent;
 use crate::layers::mlp::{activate, mlp};
 use crate::layers::norm::norm;
+use crate::layers::recurrent::delta::delta;
+use crate::layers::recurrent::short_conv::short_conv;
+use crate::layers::recurrent::state_space::state_space;
 use crate::layers::scope::Scope;
-use crate::layers::short_conv::short_conv;
-use crate::layers::state_space::state_space;
 use crate::naming::tensors::DIRECTION;
 
 /// One block, with its weights and states named `blk.N.*`; `own` is its part of the per-layer embeddings `[t, p]`.

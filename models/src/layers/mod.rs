@@ -16,19 +16,13 @@
 
 pub mod attention;
 pub mod block;
-pub mod delta;
 pub mod embed;
 pub mod experts;
-pub mod kv_cache;
-pub mod latent;
 pub mod low_rank;
 pub mod mlp;
 pub mod norm;
-pub(crate) mod recurrent;
-pub mod rope;
+pub mod recurrent;
 pub mod scope;
-pub mod short_conv;
 pub mod softmax;
-pub mod state_space;
 pub mod step;
 pub mod top_k;

@@ -25,7 +25,7 @@ use crate::config::{Config, Formats, Grouped, Mixer, Pairing, QkNorm, Rope, Scal
 use crate::families::family::{Family, Pairs};
 use crate::families::{self, gguf_family, gguf_names, hparams, read};
 use crate::hparams::Hparams;
-use crate::layers::rope::inv_freq;
+use crate::layers::attention::rope::inv_freq;
 use crate::naming::tensors::{BIAS, EXPERTS, Names, block_of, fused};
 use crate::naming::tokenizer::CHAT_TEMPLATE;
 use crate::quantize::Job;

@@ -20,7 +20,7 @@ use crate::codegen::check_symbols;
 use crate::codegen::cpu::emit::{emit, signature};
 use crate::codegen::cpu::first_reads::{Stream, streams};
 use crate::codegen::cpu::level::Level;
-use crate::codegen::cpu::micro::sizes::activation_bytes;
+use crate::codegen::cpu::micro::layout::sizes::activation_bytes;
 use crate::codegen::cpu::micro::{prefetch_first, quantise_activations};
 use crate::codegen::cpu::product::COLUMNS;
 use crate::codegen::cpu::product::quantise_ahead::{Ahead, ahead, ahead_bytes};

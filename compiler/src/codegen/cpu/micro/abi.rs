@@ -4,7 +4,7 @@
 
 use std::ops::RangeInclusive;
 
-use crate::codegen::cpu::micro::block_formats::Storage;
+use crate::codegen::cpu::micro::layout::block_formats::Storage;
 
 /// Elements of a group: activations that share a scale.
 pub(crate) const GROUP: usize = 32;

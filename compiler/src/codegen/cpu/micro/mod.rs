@@ -31,7 +31,8 @@
 //!
 //! A program for up to sixteen columns that gets one or two multiplies them as a program for two does.
 //! `avx512*` is avx512 and avx512-bf16; files without `../` are in the folder of the level. [`activation_layout`]
-//! chooses the row of the table, `Table` of `abi.rs` has the entries of a level. `block_formats.rs` defines the block formats,
+//! chooses the row of the table, `Table` of `abi.rs` has the entries of a level. `layout/` says how weights and activations lie in
+//! memory,
 //! `view.rs` turns addresses into slices, so that the kernels are safe code; `prefetch.rs` prefetches, `routed.rs`
 //! groups activations by expert.
 
@@ -47,26 +48,21 @@ pub(super) mod abi;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-mod block_formats;
-mod encode_q8_0;
 mod generic;
-#[cfg(target_arch = "x86_64")]
-mod int14_rows;
-mod int8_rows;
+pub(super) mod layout;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
 #[cfg(target_arch = "x86_64")]
 mod prefetch;
 mod routed;
-pub(super) mod sizes;
 #[cfg(target_arch = "x86_64")]
 mod stack_buffer;
 #[cfg(test)]
 mod tests;
 mod view;
 
-use block_formats::{SUPER_BLOCK, Storage};
+use layout::block_formats::{SUPER_BLOCK, Storage};
 
 /// Whether the processor has AMX and this process may use it.
 pub(super) fn has_amx() -> bool {

@@ -5,10 +5,10 @@
 use bytemuck::{cast_ref, cast_slice};
 
 use crate::codegen::cpu::micro::abi::{EncodeArgs, GROUP, GemmArgs, QuantiseArgs, Table, WeightedSumArgs};
-use crate::codegen::cpu::micro::block_formats::{DequantisedBlock, Storage, for_format, widened};
-use crate::codegen::cpu::micro::encode_q8_0::blocks;
 use crate::codegen::cpu::micro::generic::{padded, row_forms, single_forms};
-use crate::codegen::cpu::micro::int8_rows::{self, Int8Row};
+use crate::codegen::cpu::micro::layout::block_formats::{DequantisedBlock, Storage, for_format, widened};
+use crate::codegen::cpu::micro::layout::encode_q8_0::blocks;
+use crate::codegen::cpu::micro::layout::int8_rows::{self, Int8Row};
 use crate::codegen::cpu::micro::view::{self, GemmView, WeightedSumView};
 
 const N: usize = 8;

@@ -3,8 +3,8 @@
 use std::iter::repeat_n;
 
 use super::abi::*;
-use super::int8_rows::Int8Row;
-use super::sizes::*;
+use super::layout::int8_rows::Int8Row;
+use super::layout::sizes::*;
 use super::*;
 use crate::tensor::quant::blocks::{Factor, FactorKind};
 

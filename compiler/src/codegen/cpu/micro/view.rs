@@ -12,9 +12,9 @@ use std::slice;
 use crate::codegen::cpu::micro::abi::{
     Bf16Args, Column, EncodeArgs, GemmArgs, QuantiseArgs, RoutedGemmArgs, RoutedRow, WeightedSumArgs,
 };
-use crate::codegen::cpu::micro::block_formats::{BlockRow, Storage};
-use crate::codegen::cpu::micro::int8_rows::row_bytes;
-use crate::codegen::cpu::micro::sizes::{
+use crate::codegen::cpu::micro::layout::block_formats::{BlockRow, Storage};
+use crate::codegen::cpu::micro::layout::int8_rows::row_bytes;
+use crate::codegen::cpu::micro::layout::sizes::{
     bf16_tiles_bytes, int8_amx_bytes, int8_gemv_bytes, int8_interleaved_bytes, int8_rows_bytes, int14_bytes,
 };
 

@@ -9,7 +9,7 @@ use cranelift_codegen::ir::{AbiParam, InstBuilder, Signature, StackSlotData, Sta
 
 use crate::codegen::cpu::emit::{Emitter, PROVEN};
 use crate::codegen::cpu::micro::abi::{ActivationLayout, Bf16Functions, Table};
-use crate::codegen::cpu::micro::sizes::activation_bytes;
+use crate::codegen::cpu::micro::layout::sizes::activation_bytes;
 use crate::codegen::cpu::micro::{ROUTED_GEMM, routing_bytes, storage};
 use crate::codegen::cpu::product::{Activations, COLUMNS, Kind, Plan, Routing, Stored, at_start, plan};
 use crate::foundation::entity::List;

@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 use crate::codegen::cpu::Cpu;
 use crate::codegen::cpu::level::Level;
 use crate::codegen::cpu::micro::abi::ActivationLayout;
-use crate::codegen::cpu::micro::sizes::activation_bytes;
+use crate::codegen::cpu::micro::layout::sizes::activation_bytes;
 use crate::codegen::cpu::micro::{self, activation_layout, activation_layout_scattered};
 use crate::codegen::cpu::product::reason::Reason;
 use crate::graph::op::{Binary, Fold};

@@ -6,7 +6,7 @@
 
 use crate::codegen::cpu::hoist::quantised;
 use crate::codegen::cpu::micro::abi::ActivationLayout;
-use crate::codegen::cpu::micro::sizes::activation_bytes;
+use crate::codegen::cpu::micro::layout::sizes::activation_bytes;
 use crate::codegen::cpu::product::{Activations, COLUMNS};
 use crate::codegen::cpu::{ALIGNMENT, Cpu};
 use crate::kernel::{Kernel, ParamId, Place};

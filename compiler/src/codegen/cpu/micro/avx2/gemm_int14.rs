@@ -19,10 +19,10 @@ use crate::codegen::cpu::micro::avx2::tile_16x4::{Column, Sums, add_products};
 use crate::codegen::cpu::micro::avx2::vector::{
     V, lanes, load, splat, store_bytes, transposed, wide_bf16, wide_f16, zero,
 };
-use crate::codegen::cpu::micro::block_formats::Storage;
-use crate::codegen::cpu::micro::int14_rows::{LEAST, MOST, STEP, Words, padded};
+use crate::codegen::cpu::micro::layout::block_formats::Storage;
+use crate::codegen::cpu::micro::layout::int14_rows::{LEAST, MOST, STEP, Words, padded};
+use crate::codegen::cpu::micro::layout::sizes::int14_bytes;
 use crate::codegen::cpu::micro::prefetch::{distance_to_next, prefetch_line};
-use crate::codegen::cpu::micro::sizes::int14_bytes;
 use crate::codegen::cpu::micro::stack_buffer::StackBuffer;
 use crate::codegen::cpu::micro::view::{GemmView, QuantiseView};
 

@@ -16,8 +16,8 @@ use crate::codegen::cpu::micro::avx2::unpack_int16::{
 use crate::codegen::cpu::micro::avx2::vector::{
     V, fma, four_sums, load_bytes, load_four_twice, splat, sum_each_of_4, zero,
 };
-use crate::codegen::cpu::micro::block_formats::{BlockRow, Storage};
-use crate::codegen::cpu::micro::int8_rows::Int8Row;
+use crate::codegen::cpu::micro::layout::block_formats::{BlockRow, Storage};
+use crate::codegen::cpu::micro::layout::int8_rows::Int8Row;
 use crate::codegen::cpu::micro::prefetch::prefetch_linear;
 use crate::codegen::cpu::micro::view::GemmView;
 

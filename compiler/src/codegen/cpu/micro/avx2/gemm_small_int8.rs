@@ -17,8 +17,8 @@ use crate::codegen::cpu::micro::avx2::unpack_int16::{
 use crate::codegen::cpu::micro::avx2::vector::{
     V, add, fma, four_sums, load_four_twice, load_twice, row_totals, splat, zero,
 };
-use crate::codegen::cpu::micro::block_formats::{BlockRow, Storage};
-use crate::codegen::cpu::micro::int8_rows::Int8Row;
+use crate::codegen::cpu::micro::layout::block_formats::{BlockRow, Storage};
+use crate::codegen::cpu::micro::layout::int8_rows::Int8Row;
 use crate::codegen::cpu::micro::prefetch::prefetch_linear_at;
 use crate::codegen::cpu::micro::view::GemmView;
 

@@ -18,9 +18,9 @@ use bytemuck::{cast_ref, cast_slice};
 use crate::codegen::cpu::micro::abi::{
     EncodeArgs, GROUP, GemmArgs, QuantiseArgs, QuantisedFunctions, Table, WeightedSumArgs,
 };
-use crate::codegen::cpu::micro::block_formats::{DequantisedBlock, Storage, for_format, widened};
-use crate::codegen::cpu::micro::encode_q8_0::blocks;
 use crate::codegen::cpu::micro::generic::{padded, single_forms};
+use crate::codegen::cpu::micro::layout::block_formats::{DequantisedBlock, Storage, for_format, widened};
+use crate::codegen::cpu::micro::layout::encode_q8_0::blocks;
 use crate::codegen::cpu::micro::prefetch::{
     prefetch_linear as prefetch_row, prefetch_linear as prefetch_stream,
     prefetch_rows_linear as prefetch_one_of_rows, prefetch_rows_linear as prefetch_rows,

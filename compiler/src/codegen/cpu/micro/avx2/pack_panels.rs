@@ -13,7 +13,7 @@ use crate::codegen::cpu::micro::avx2::unpack_int16::{
     pair_offsets, pair_scales, scale_and_offset, unpack_32, unpack_128,
 };
 use crate::codegen::cpu::micro::avx2::vector::{columns, store_bytes, transposed};
-use crate::codegen::cpu::micro::block_formats::{BlockRow, Storage};
+use crate::codegen::cpu::micro::layout::block_formats::{BlockRow, Storage};
 use crate::codegen::cpu::micro::prefetch::prefetch_line;
 use crate::codegen::cpu::micro::view::GemmView;
 

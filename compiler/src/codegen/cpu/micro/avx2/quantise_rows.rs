@@ -14,7 +14,7 @@ use std::arch::x86_64::{
 };
 
 use crate::codegen::cpu::micro::avx2::vector::{V, load, load_bytes, splat, store_bytes};
-use crate::codegen::cpu::micro::int8_rows::{Row, held, row_bytes, scale_of};
+use crate::codegen::cpu::micro::layout::int8_rows::{Row, held, row_bytes, scale_of};
 use crate::codegen::cpu::micro::view::QuantiseView;
 
 #[inline]

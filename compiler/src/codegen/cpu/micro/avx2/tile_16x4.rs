@@ -9,7 +9,7 @@ use std::arch::asm;
 use std::mem::{MaybeUninit, offset_of};
 
 use crate::codegen::cpu::micro::avx2::pack_panels::{Group, PANEL, Panel};
-use crate::codegen::cpu::micro::int8_rows::Tail;
+use crate::codegen::cpu::micro::layout::int8_rows::Tail;
 use crate::codegen::cpu::micro::view::Out;
 
 /// Sums in single precision of two panels, for four columns each.

@@ -18,7 +18,7 @@ use std::arch::x86_64::{
 };
 
 use crate::codegen::cpu::micro::avx2::vector::{V, load_bytes, load_half, splat, zero};
-use crate::codegen::cpu::micro::block_formats::{BlockRow, DequantisedBlock, Storage, k_words};
+use crate::codegen::cpu::micro::layout::block_formats::{BlockRow, DequantisedBlock, Storage, k_words};
 use crate::tensor::quant::blocks::{Blocks, Code, Numbers, half_e8m0};
 
 /// 32 numbers.

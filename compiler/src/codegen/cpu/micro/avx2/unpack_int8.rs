@@ -17,7 +17,7 @@ use std::arch::x86_64::{
 
 use crate::codegen::cpu::micro::avx2::unpack_int16::piece;
 use crate::codegen::cpu::micro::avx2::vector::load_both;
-use crate::codegen::cpu::micro::block_formats::Storage;
+use crate::codegen::cpu::micro::layout::block_formats::Storage;
 
 /// 32 elements of two rows.
 pub(super) type Pair = [__m256i; 2];

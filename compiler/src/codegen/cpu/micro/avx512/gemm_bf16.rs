@@ -8,9 +8,9 @@ use std::slice::from_ref;
 
 use crate::codegen::cpu::micro::abi::MIN_COLS_PACKED;
 use crate::codegen::cpu::micro::avx512::amx::Tile;
-use crate::codegen::cpu::micro::avx512::bf16_tiles::{LINES, STEP, Vectors};
-use crate::codegen::cpu::micro::avx512::pack_bf16::{Panels, plain};
-use crate::codegen::cpu::micro::avx512::pack_int8::{PANEL, add_panels};
+use crate::codegen::cpu::micro::avx512::amx::bf16_tiles::{LINES, STEP, Vectors};
+use crate::codegen::cpu::micro::avx512::unpack::pack_bf16::{Panels, plain};
+use crate::codegen::cpu::micro::avx512::unpack::pack_int8::{PANEL, add_panels};
 use crate::codegen::cpu::micro::avx512::vector::{
     V, broadcast_4_bytes, dot_pairs, load_bytes, sum_each_of_4, zero,
 };

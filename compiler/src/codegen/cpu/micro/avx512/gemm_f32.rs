@@ -14,7 +14,7 @@ use crate::codegen::cpu::micro::avx512::vector::{
     N, V, fma, lanes, load, padded, splat, store_bytes, transpose, wide_bf16, wide_f16, zero,
 };
 use crate::codegen::cpu::micro::avx512::wide_bytes;
-use crate::codegen::cpu::micro::block_formats::Storage;
+use crate::codegen::cpu::micro::layout::block_formats::Storage;
 use crate::codegen::cpu::micro::stack_buffer::StackBuffer;
 use crate::codegen::cpu::micro::view::{GemmView, Out, Vectors, WeightedSumView};
 

@@ -14,16 +14,16 @@ use std::arch::x86_64::{
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::codegen::cpu::micro::avx512::bf16_tiles::loaded;
-use crate::codegen::cpu::micro::avx512::pack_int8::{PANEL, add_panels};
+use crate::codegen::cpu::micro::avx512::amx::bf16_tiles::loaded;
+use crate::codegen::cpu::micro::avx512::unpack::pack_int8::{PANEL, add_panels};
 use crate::codegen::cpu::micro::avx512::vector::{
     V, broadcast_4_bytes, fma, lanes, load, load_bytes, splat, store_bytes, store_half, transpose, wide_bf16,
     wide_f16, zero,
 };
-use crate::codegen::cpu::micro::block_formats::Storage;
-use crate::codegen::cpu::micro::int14_rows::{LEAST, MOST, STEP, Words, padded};
+use crate::codegen::cpu::micro::layout::block_formats::Storage;
+use crate::codegen::cpu::micro::layout::int14_rows::{LEAST, MOST, STEP, Words, padded};
+use crate::codegen::cpu::micro::layout::sizes::int14_bytes;
 use crate::codegen::cpu::micro::prefetch::{distance_to_next, prefetch_line};
-use crate::codegen::cpu::micro::sizes::int14_bytes;
 use crate::codegen::cpu::micro::stack_buffer::StackBuffer;
 use crate::codegen::cpu::micro::view::{GemmView, QuantiseView};
 

@@ -12,11 +12,11 @@ use std::arch::x86_64::{
     _mm512_mul_ps, _mm512_set1_epi32, _mm512_setzero_si512, _mm512_srli_epi32, _mm512_srlv_epi32,
 };
 
-use crate::codegen::cpu::micro::avx512::pack_int8::{GROUPS, Group, Next, PANEL, add_panels, pack};
 use crate::codegen::cpu::micro::avx512::tile_32x6;
+use crate::codegen::cpu::micro::avx512::unpack::pack_int8::{GROUPS, Group, Next, PANEL, add_panels, pack};
 use crate::codegen::cpu::micro::avx512::vector::{V, broadcast_4_bytes, fma, load, load_bytes, splat, zero};
-use crate::codegen::cpu::micro::block_formats::Storage;
-use crate::codegen::cpu::micro::int8_rows::{Column, Groups, Int8Row, Tail};
+use crate::codegen::cpu::micro::layout::block_formats::Storage;
+use crate::codegen::cpu::micro::layout::int8_rows::{Column, Groups, Int8Row, Tail};
 use crate::codegen::cpu::micro::stack_buffer::StackBuffer;
 use crate::codegen::cpu::micro::view::GemmView;
 

@@ -6,7 +6,7 @@
 
 use crate::codegen::cpu::micro::avx512::gemm_f32::widened;
 use crate::codegen::cpu::micro::avx512::vector::{N, V, fma, lanes, load, padded, sum_each_of_16, zero};
-use crate::codegen::cpu::micro::block_formats::Storage;
+use crate::codegen::cpu::micro::layout::block_formats::Storage;
 use crate::codegen::cpu::micro::prefetch::prefetch_rows;
 use crate::codegen::cpu::micro::view::GemmView;
 

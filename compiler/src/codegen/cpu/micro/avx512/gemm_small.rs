@@ -13,14 +13,14 @@ use std::arch::x86_64::{
 use std::ops::Range;
 
 use crate::codegen::cpu::micro::abi::{GROUP, INTERLEAVED_COLS};
-use crate::codegen::cpu::micro::avx512::last_blocks::FOUR;
-use crate::codegen::cpu::micro::avx512::quantise_interleaved::{EIGHT, Group, eights};
-use crate::codegen::cpu::micro::avx512::unpack_blocks::{Order, order, zero_point};
-use crate::codegen::cpu::micro::avx512::unpack_rows::{ROWS, STRIPS, Strip, fill, place};
+use crate::codegen::cpu::micro::avx512::quantise::quantise_interleaved::{EIGHT, Group, eights};
+use crate::codegen::cpu::micro::avx512::unpack::last_blocks::FOUR;
+use crate::codegen::cpu::micro::avx512::unpack::unpack_blocks::{Order, order, zero_point};
+use crate::codegen::cpu::micro::avx512::unpack::unpack_rows::{ROWS, STRIPS, Strip, fill, place};
 use crate::codegen::cpu::micro::avx512::vector::{
     V, add, lanes, load, load_bytes, splat, transpose_f32, zero,
 };
-use crate::codegen::cpu::micro::block_formats::Storage;
+use crate::codegen::cpu::micro::layout::block_formats::Storage;
 use crate::codegen::cpu::micro::prefetch::prefetch_l2;
 use crate::codegen::cpu::micro::stack_buffer::StackBuffer;
 use crate::codegen::cpu::micro::view::GemmView;

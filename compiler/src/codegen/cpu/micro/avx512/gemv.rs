@@ -23,16 +23,16 @@ use std::slice::from_ref;
 use bytemuck::cast_ref;
 
 use crate::codegen::cpu::micro::abi::GROUP;
-use crate::codegen::cpu::micro::avx512::last_blocks::{FOUR, last_row, last_units};
-use crate::codegen::cpu::micro::avx512::quantise_gemv::{GemvActivations, Large};
-use crate::codegen::cpu::micro::avx512::unpack_blocks::{
+use crate::codegen::cpu::micro::avx512::quantise::quantise_gemv::{GemvActivations, Large};
+use crate::codegen::cpu::micro::avx512::unpack::last_blocks::{FOUR, last_row, last_units};
+use crate::codegen::cpu::micro::avx512::unpack::unpack_blocks::{
     Order, block_scales, eight_scales, order, six_bits_of_four, sixteen_scales, unit_offsets, unit_scales,
     unpack_128, unpack_128_alternating, zero_point,
 };
 use crate::codegen::cpu::micro::avx512::vector::{
     V, add, add_dot, fma, load, load_bytes, load_half, load_quarter, permute, splat, sum_each_of_4, zero,
 };
-use crate::codegen::cpu::micro::block_formats::{BlockRow, Storage};
+use crate::codegen::cpu::micro::layout::block_formats::{BlockRow, Storage};
 use crate::codegen::cpu::micro::prefetch::prefetch_stream;
 use crate::codegen::cpu::micro::stack_buffer::StackBuffer;
 use crate::codegen::cpu::micro::view::GemmView;

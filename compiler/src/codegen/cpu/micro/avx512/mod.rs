@@ -18,7 +18,8 @@
 //! gemm_amx_bf16.rs         bf16_tiles.rs               pack_bf16.rs
 //! ```
 //!
-//! `amx.rs` wraps the AMX instructions, `vector.rs` all other loads, stores and arithmetic.
+//! Files of `quantise/`, `unpack/` and `amx/` are named without their folder. `amx/mod.rs` wraps the AMX instructions,
+//! `vector.rs` all other loads, stores and arithmetic.
 
 use bytemuck::{cast_ref, cast_slice};
 
@@ -26,19 +27,16 @@ use crate::codegen::cpu::micro::abi::{
     Bf16Args, Bf16Functions, EncodeArgs, GemmArgs, INTERLEAVED_COLS, MIN_COLS_PACKED, MIN_COLS_TILED,
     QuantiseArgs, QuantisedFunctions, Table, WeightedSumArgs,
 };
-use crate::codegen::cpu::micro::block_formats::SUPER_BLOCK;
-use crate::codegen::cpu::micro::block_formats::{DequantisedBlock, Storage, for_format, widened};
-use crate::codegen::cpu::micro::encode_q8_0::blocks;
 use crate::codegen::cpu::micro::generic::single_forms;
+use crate::codegen::cpu::micro::layout::block_formats::SUPER_BLOCK;
+use crate::codegen::cpu::micro::layout::block_formats::{DequantisedBlock, Storage, for_format, widened};
+use crate::codegen::cpu::micro::layout::encode_q8_0::blocks;
 use crate::codegen::cpu::micro::prefetch::{
     prefetch_one_of_rows, prefetch_row, prefetch_rows, prefetch_stream,
 };
 use crate::codegen::cpu::micro::view::{self, GemmView, WeightedSumView};
 
 mod amx;
-mod bf16_tiles;
-mod gemm_amx_bf16;
-mod gemm_amx_int8;
 mod gemm_bf16;
 mod gemm_f32;
 mod gemm_int14;
@@ -46,20 +44,13 @@ mod gemm_packed;
 mod gemm_short;
 mod gemm_small;
 mod gemv;
-mod last_blocks;
-mod pack_bf16;
-mod pack_int8;
-mod quantise_amx;
-mod quantise_four_groups;
-mod quantise_gemv;
-mod quantise_interleaved;
-mod quantise_rows;
+mod quantise;
 mod tile_32x6;
-mod unpack_blocks;
-mod unpack_rows;
+mod unpack;
 mod vector;
 
-use amx::{Bytes, Unit};
+use amx::{Bytes, Unit, bf16_tiles, gemm_amx_bf16, gemm_amx_int8};
+use quantise::{quantise_amx, quantise_gemv, quantise_interleaved, quantise_rows};
 use vector::{
     N, V, add, fma, horizontal_sum, lanes, load, padded, splat, sum_each_of_4, wide_bf16, wide_f16, wide_i8,
     zero,
@@ -317,7 +308,7 @@ mod tests {
     use super::*;
     use crate::codegen::cpu::level::Level;
     use crate::codegen::cpu::micro::abi::{ActivationLayout, GROUP};
-    use crate::codegen::cpu::micro::sizes::activation_bytes;
+    use crate::codegen::cpu::micro::layout::sizes::activation_bytes;
     use crate::codegen::cpu::micro::{quantise_activations, storage};
     use crate::tensor::quant::Format;
 

@@ -8,10 +8,10 @@
 use std::arch::asm;
 use std::mem::offset_of;
 
-use crate::codegen::cpu::micro::avx512::pack_int8::{Group, Panel};
+use crate::codegen::cpu::micro::avx512::unpack::pack_int8::{Group, Panel};
 use crate::codegen::cpu::micro::avx512::vector::V;
-use crate::codegen::cpu::micro::block_formats::Storage;
-use crate::codegen::cpu::micro::int8_rows::{Column, Tail};
+use crate::codegen::cpu::micro::layout::block_formats::Storage;
+use crate::codegen::cpu::micro::layout::int8_rows::{Column, Tail};
 
 /// The same assembly for each column; `c` is its number.
 macro_rules! each {

@@ -12,6 +12,10 @@ use std::marker::PhantomData;
 
 use crate::codegen::cpu::micro::view::Square;
 
+pub(super) mod bf16_tiles;
+pub(super) mod gemm_amx_bf16;
+pub(super) mod gemm_amx_int8;
+
 /// Sixteen lines of 64 bytes: 32 elements of sixteen columns, or sixteen pairs of elements of sixteen rows.
 pub(super) type Tile = [[u8; 64]; 16];
 

@@ -9,12 +9,16 @@ use fusebox_compiler::graph::build::{Dim, Tensor};
 use fusebox_compiler::tensor::dtype::DType;
 
 use crate::config::{Grouped, OutputGate, QkNorm, Temperature, Values, Window};
-use crate::layers::kv_cache::append;
+use crate::layers::attention::kv_cache::append;
+use crate::layers::attention::rope::rotate;
 use crate::layers::mlp::{sigmoid, soft_cap, softplus};
 use crate::layers::norm::{bare, bare_norm, norm, norm_of_heads};
-use crate::layers::rope::rotate;
 use crate::layers::scope::{Scope, static_size};
 use crate::layers::softmax::{softmax, softmax_with_sink};
+
+pub mod kv_cache;
+pub mod latent;
+pub mod rope;
 
 /// What attention scores are made of besides queries and keys.
 pub struct Scoring<'a> {

@@ -9,10 +9,10 @@
 use fusebox_compiler::graph::build::{Dim, Tensor};
 
 use crate::config::Latent;
+use crate::layers::attention::kv_cache::append;
+use crate::layers::attention::rope::{mscale, rotate};
 use crate::layers::attention::{Scoring, attend};
-use crate::layers::kv_cache::append;
 use crate::layers::norm::norm;
-use crate::layers::rope::{mscale, rotate};
 use crate::layers::scope::Scope;
 
 /// Multi-head latent attention over cached latents.

@@ -11,38 +11,38 @@ use std::arch::x86_64::{
 
 use crate::codegen::cpu::micro::avx512::amx::Tile;
 use crate::codegen::cpu::micro::avx512::vector::{V, load, load_bytes, store_bytes};
-use crate::codegen::cpu::micro::int14_rows::padded;
+use crate::codegen::cpu::micro::layout::int14_rows::padded;
 use crate::codegen::cpu::micro::view::Bf16View;
 
 /// Elements of a line of a tile.
-pub(super) const STEP: usize = 32;
+pub(crate) const STEP: usize = 32;
 
 /// Columns of a tile.
-pub(super) const LINES: usize = 16;
+pub(crate) const LINES: usize = 16;
 
 /// Tiles of columns of `P` parts.
 #[derive(Clone, Copy)]
-pub(super) struct Vectors<'a, const P: usize> {
+pub(crate) struct Vectors<'a, const P: usize> {
     tiles: &'a [Tile],
     n_steps: usize,
 }
 
 impl<'a, const P: usize> Vectors<'a, P> {
     /// The tiles of columns of `k` elements.
-    pub(super) fn new(bytes: &'a [u8], k: usize) -> Self {
+    pub(crate) fn new(bytes: &'a [u8], k: usize) -> Self {
         Self { tiles: bytes.as_chunks().0.as_chunks().0, n_steps: k.div_ceil(STEP) }
     }
 
     /// Some steps of one part of sixteen columns.
     #[inline(always)]
-    pub(super) fn steps(&self, sixteen: usize, part: usize, (from, n): (usize, usize)) -> &'a [Tile] {
+    pub(crate) fn steps(&self, sixteen: usize, part: usize, (from, n): (usize, usize)) -> &'a [Tile] {
         &self.tiles[(sixteen * P + part) * self.n_steps + from..][..n]
     }
 }
 
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn convert(job: &mut Bf16View<'_>) {
+pub(crate) fn convert(job: &mut Bf16View<'_>) {
     let k = job.k;
     let n_steps = k.div_ceil(STEP);
     let tiles: &mut [Tile] = job.out.as_chunks_mut().0.as_chunks_mut().0;
@@ -62,7 +62,7 @@ pub(super) fn convert(job: &mut Bf16View<'_>) {
 /// The next 32 numbers, padded with zeros.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn loaded(x: &[u8]) -> [V; 2] {
+pub(crate) fn loaded(x: &[u8]) -> [V; 2] {
     let mut room = [0; 128];
     let (two, _) = padded(x, &mut room).as_chunks();
     [load(&two[0]), load(&two[1])]
@@ -71,7 +71,7 @@ pub(super) fn loaded(x: &[u8]) -> [V; 2] {
 /// Numbers rounded to bfloat16, in the upper halves of words, and their rounding errors.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn split(numbers: [V; 2]) -> ([__m512i; 2], [V; 2]) {
+pub(crate) fn split(numbers: [V; 2]) -> ([__m512i; 2], [V; 2]) {
     let (mut halves, mut rests) = ([_mm512_castps_si512(numbers[0]); 2], numbers);
     for i in 0..2 {
         let raised = _mm512_add_epi32(_mm512_castps_si512(numbers[i]), _mm512_set1_epi32(0x8000));
@@ -84,7 +84,7 @@ pub(super) fn split(numbers: [V; 2]) -> ([__m512i; 2], [V; 2]) {
 /// The upper halves of the words of two vectors, one vector after the other.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn joined(halves: [__m512i; 2]) -> __m512i {
+pub(crate) fn joined(halves: [__m512i; 2]) -> __m512i {
     const PLACES: [u8; 64] = {
         let mut out = [0; 64];
         let mut i = 0;
@@ -100,6 +100,6 @@ pub(super) fn joined(halves: [__m512i; 2]) -> __m512i {
 /// The upper halves of the words of two vectors, side by side in each word.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn paired(halves: [__m512i; 2]) -> __m512i {
+pub(crate) fn paired(halves: [__m512i; 2]) -> __m512i {
     _mm512_or_si512(_mm512_srli_epi32::<16>(halves[0]), halves[1])
 }

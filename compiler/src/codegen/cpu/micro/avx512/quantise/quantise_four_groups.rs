@@ -16,14 +16,14 @@ use std::arch::x86_64::{
     _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
-use crate::codegen::cpu::micro::avx512::quantise_rows::{Parts, parts, sizes};
+use crate::codegen::cpu::micro::avx512::quantise::quantise_rows::{Parts, parts, sizes};
 use crate::codegen::cpu::micro::avx512::vector::{lanes_of_quarter, splat, store_half};
-use crate::codegen::cpu::micro::int8_rows::Four;
+use crate::codegen::cpu::micro::layout::int8_rows::Four;
 
 /// Quantises four groups, or eight that share a scale.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn quantise<const F: usize>(out: [Four<'_>; F], x: &[[[u8; 128]; 4]; F]) {
+pub(crate) fn quantise<const F: usize>(out: [Four<'_>; F], x: &[[[u8; 128]; 4]; F]) {
     const { assert!(F == 1 || F == 2) };
     let (mut most, mut large) = ([_mm_setzero_si128(); F], [_mm_setzero_si128(); F]);
     for i in 0..F {

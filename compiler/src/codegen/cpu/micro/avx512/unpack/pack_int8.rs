@@ -21,42 +21,42 @@ use std::arch::x86_64::{
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::codegen::cpu::micro::avx512::last_blocks::{FOUR, last_row, last_units};
-use crate::codegen::cpu::micro::avx512::unpack_blocks::{
+use crate::codegen::cpu::micro::avx512::unpack::last_blocks::{FOUR, last_row, last_units};
+use crate::codegen::cpu::micro::avx512::unpack::unpack_blocks::{
     Order, block_heads, block_scales, has_nibble_pairs, k_block_scales, k_block_scales_and_steps,
     low_and_high, nibbles_128, order, to_zero_point_128, unpack_128,
 };
 use crate::codegen::cpu::micro::avx512::vector::{
     V, lanes, load_quarter, store_bytes, transpose, wide_lower,
 };
-use crate::codegen::cpu::micro::block_formats::{BlockRow, Storage};
+use crate::codegen::cpu::micro::layout::block_formats::{BlockRow, Storage};
 use crate::codegen::cpu::micro::prefetch::{LINE, PrefetchShare, distance_to_next, prefetch_line};
 use crate::codegen::cpu::micro::stack_buffer::StackBuffer;
 use crate::codegen::cpu::micro::view::{GemmView, Out};
 
 /// Groups of a slab.
-pub(super) const GROUPS: usize = 32;
+pub(crate) const GROUPS: usize = 32;
 
 /// Rows side by side.
-pub(super) const PANEL: usize = 16;
+pub(crate) const PANEL: usize = 16;
 
 /// 32 elements of each row.
 #[derive(Clone, Copy, Zeroable, Pod)]
 #[repr(C, align(64))]
-pub(super) struct Group {
-    pub(super) panels: [Panel; 2],
+pub(crate) struct Group {
+    pub(crate) panels: [Panel; 2],
 }
 
 /// 32 elements of sixteen rows.
 #[derive(Clone, Copy, Zeroable, Pod)]
 #[repr(C)]
-pub(super) struct Panel {
-    pub(super) numbers: [[u8; 64]; 8],
+pub(crate) struct Panel {
+    pub(crate) numbers: [[u8; 64]; 8],
     /// The scale of each row, or of its first sixteen elements; the scale of the second sixteen, or the offset. Offsets
     /// of super-blocks may be integers instead: the first four groups have those of two groups each, the fifth has
     /// `dmin`. Of `Q2_K` they are bytes: scale and offset of the first sixteen elements, then of the second; and `d` in
     /// the first group, `dmin` in the second.
-    pub(super) factors: [[u8; 64]; 2],
+    pub(crate) factors: [[u8; 64]; 2],
 }
 
 /// Unpacks groups `from..from + n` of rows `r..r + n_rows`, of which a unit has `B` bytes; with `STEPS`, offsets of
@@ -64,7 +64,7 @@ pub(super) struct Panel {
 /// prefetched here, the rest by [`Next`].
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn pack<const S: usize, const B: usize, const STEPS: bool>(
+pub(crate) fn pack<const S: usize, const B: usize, const STEPS: bool>(
     slab: &mut [Group],
     job: &GemmView<'_>,
     (r, n_rows): (usize, usize),
@@ -140,12 +140,12 @@ fn ahead<const S: usize>(job: &GemmView<'_>, (from, n): (usize, usize)) -> usize
 }
 
 /// Prefetches the second of the next two panels while columns are multiplied.
-pub(super) struct Next(PrefetchShare);
+pub(crate) struct Next(PrefetchShare);
 
 impl Next {
     /// The share of some columns, after groups `from..from + n` of rows from `r` on.
     #[inline(always)]
-    pub(super) fn new<const S: usize, const B: usize>(
+    pub(crate) fn new<const S: usize, const B: usize>(
         job: &GemmView<'_>,
         r: usize,
         (from, n): (usize, usize),
@@ -161,7 +161,7 @@ impl Next {
     /// Prefetches a line of each row while group `g` is multiplied; the lines of a unit go with its first groups.
     #[inline]
     #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-    pub(super) fn prefetch<const S: usize, const B: usize>(&self, g: usize) {
+    pub(crate) fn prefetch<const S: usize, const B: usize>(&self, g: usize) {
         let unit = const { Storage::ALL[S].unit_groups() };
         let line = LINE * (g % unit);
         if line < B {
@@ -173,7 +173,7 @@ impl Next {
 /// Adds accumulators of panels and `C` columns to the results of rows `r..r + n_rows` and columns from `c` on.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn add_panels<const P: usize, const C: usize>(
+pub(crate) fn add_panels<const P: usize, const C: usize>(
     out: &Out<'_>,
     sums: &[[V; C]; P],
     (r, n_rows): (usize, usize),

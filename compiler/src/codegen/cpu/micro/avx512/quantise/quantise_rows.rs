@@ -13,14 +13,14 @@ use std::arch::x86_64::{
 };
 use std::array;
 
-use crate::codegen::cpu::micro::avx512::quantise_four_groups;
+use crate::codegen::cpu::micro::avx512::quantise::quantise_four_groups;
 use crate::codegen::cpu::micro::avx512::vector::{V, load, splat, store_half};
-use crate::codegen::cpu::micro::int8_rows::{Group, Row, held, row_bytes, scale_of};
+use crate::codegen::cpu::micro::layout::int8_rows::{Group, Row, held, row_bytes, scale_of};
 use crate::codegen::cpu::micro::view::QuantiseView;
 
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn quantise(job: &mut QuantiseView<'_>) {
+pub(crate) fn quantise(job: &mut QuantiseView<'_>) {
     let k = job.k;
     for (c, row) in job.out.chunks_exact_mut(row_bytes(k)).enumerate().take(job.n_cols) {
         let x = job.x[c * job.x_col..][..4 * k].as_chunks::<128>().0;
@@ -70,7 +70,7 @@ fn four_groups_at_a_time(row: &mut Row<'_>, x: &[[u8; 128]], n: usize) -> usize 
 /// The run of four of 32 numbers with the largest absolute value, that value, and the largest of the others, as bits.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn largest(x: &[u8; 128]) -> (usize, u32, u32) {
+pub(crate) fn largest(x: &[u8; 128]) -> (usize, u32, u32) {
     let (x, _) = x.as_chunks::<64>();
     let (first, second) = (of_fours(&x[0]), of_fours(&x[1]));
     let most = _mm512_reduce_max_epu32(_mm512_max_epu32(first, second));
@@ -87,7 +87,7 @@ pub(super) fn largest(x: &[u8; 128]) -> (usize, u32, u32) {
 /// Absolute values, as bits.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn sizes(x: &[u8; 64]) -> __m512i {
+pub(crate) fn sizes(x: &[u8; 64]) -> __m512i {
     _mm512_and_si512(_mm512_castps_si512(load(x)), _mm512_set1_epi32(i32::MAX))
 }
 
@@ -101,7 +101,7 @@ fn of_fours(x: &[u8; 64]) -> __m512i {
 /// The same of each four of 32 numbers and the four that are sixteen further on.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn of_two_fours(x: &[u8; 128]) -> __m512i {
+pub(crate) fn of_two_fours(x: &[u8; 128]) -> __m512i {
     let (x, _) = x.as_chunks::<64>();
     across_fours(_mm512_max_epu32(sizes(&x[0]), sizes(&x[1])))
 }
@@ -116,7 +116,7 @@ fn across_fours(a: __m512i) -> __m512i {
 
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn rounded(x: &[u8; 128], by: f32) -> Group {
+pub(crate) fn rounded(x: &[u8; 128], by: f32) -> Group {
     let Parts { near, excess, fours } = parts(x, splat(by));
     let sums = _mm256_add_epi32(fours, _mm256_shuffle_epi32::<0b10_11_00_01>(fours));
     let sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32::<0b01_00_11_10>(sums));
@@ -132,17 +132,17 @@ pub(super) fn rounded(x: &[u8; 128], by: f32) -> Group {
 
 /// 32 quantised numbers.
 #[derive(Clone, Copy)]
-pub(super) struct Parts {
+pub(crate) struct Parts {
     /// Clamped to ±127.
-    pub(super) near: __m256i,
-    pub(super) excess: __m256i,
+    pub(crate) near: __m256i,
+    pub(crate) excess: __m256i,
     /// The sum of each run of four.
-    pub(super) fours: __m256i,
+    pub(crate) fours: __m256i,
 }
 
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn parts(x: &[u8; 128], by: V) -> Parts {
+pub(crate) fn parts(x: &[u8; 128], by: V) -> Parts {
     let (x, _) = x.as_chunks::<64>();
     let whole = [whole(&x[0], by), whole(&x[1], by)];
     let ((first, more), (second, still_more)) = (halved(whole[0]), halved(whole[1]));
@@ -160,7 +160,7 @@ fn joined(a: __m128i, b: __m128i) -> __m256i {
 /// Rounded to integers.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn whole(x: &[u8; 64], by: V) -> __m512i {
+pub(crate) fn whole(x: &[u8; 64], by: V) -> __m512i {
     _mm512_cvtps_epi32(_mm512_mul_ps(load(x), by))
 }
 

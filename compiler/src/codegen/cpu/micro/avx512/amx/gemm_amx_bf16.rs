@@ -7,10 +7,10 @@
 
 use std::array::from_fn;
 
+use crate::codegen::cpu::micro::avx512::amx::bf16_tiles::{LINES, STEP, Vectors, joined, loaded, split};
 use crate::codegen::cpu::micro::avx512::amx::{Run, SQUARE, Unit};
-use crate::codegen::cpu::micro::avx512::bf16_tiles::{LINES, STEP, Vectors, joined, loaded, split};
-use crate::codegen::cpu::micro::avx512::pack_bf16::{Panels, pairs, unpack};
-use crate::codegen::cpu::micro::avx512::pack_int8::Group;
+use crate::codegen::cpu::micro::avx512::unpack::pack_bf16::{Panels, pairs, unpack};
+use crate::codegen::cpu::micro::avx512::unpack::pack_int8::Group;
 use crate::codegen::cpu::micro::avx512::vector::store_bytes;
 use crate::codegen::cpu::micro::stack_buffer::StackBuffer;
 use crate::codegen::cpu::micro::view::{GemmView, Out, Square, WeightedSumView};
@@ -19,7 +19,7 @@ use crate::codegen::cpu::micro::view::{GemmView, Out, Square, WeightedSumView};
 /// through a slab of `G` groups.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn gemm<const S: usize, const B: usize, const P: usize, const N: usize, const G: usize>(
+pub(crate) fn gemm<const S: usize, const B: usize, const P: usize, const N: usize, const G: usize>(
     unit: &Unit,
     job: &GemmView<'_>,
 ) {
@@ -52,7 +52,7 @@ const MIXED: usize = 4;
 /// All columns of a weighted sum of F16 or `Q8_0` rows, whose factors are contiguous.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn weighted_sum<const S: usize>(unit: &Unit, job: &WeightedSumView<'_>) {
+pub(crate) fn weighted_sum<const S: usize>(unit: &Unit, job: &WeightedSumView<'_>) {
     let mut panels = [Panels::<MIXED>::EMPTY; 2];
     let mut factors = [[[[[0; 64]; LINES]; MIXED]; SQUARE / LINES]; 2];
     for s in (0..job.n_rows).step_by(MIXED * STEP) {

@@ -18,36 +18,36 @@ use std::array::from_fn;
 use bytemuck::cast_slice;
 
 use crate::codegen::cpu::micro::abi::GROUP;
-use crate::codegen::cpu::micro::avx512::quantise_rows::{largest, rounded};
+use crate::codegen::cpu::micro::avx512::quantise::quantise_rows::{largest, rounded};
 use crate::codegen::cpu::micro::avx512::vector::{load_bytes, store_half, transpose};
-use crate::codegen::cpu::micro::int8_rows::{held, scale_of};
-use crate::codegen::cpu::micro::sizes::int8_amx_bytes;
+use crate::codegen::cpu::micro::layout::int8_rows::{held, scale_of};
+use crate::codegen::cpu::micro::layout::sizes::int8_amx_bytes;
 use crate::codegen::cpu::micro::view::QuantiseView;
 
 /// Columns side by side.
-pub(super) const EIGHT: usize = 8;
+pub(crate) const EIGHT: usize = 8;
 
 /// Lines of a group.
 const LINES: usize = 8;
 
 /// Groups that are stored together.
-pub(super) const FOUR: usize = 4;
+pub(crate) const FOUR: usize = 4;
 
 /// A line of a tile, or of sixteen numbers in single precision.
 type Line = [u8; 64];
 
 /// Eight columns, four groups at a time.
 #[derive(Clone, Copy)]
-pub(super) struct Eight<'a> {
-    pub(super) numbers: &'a [[[Line; LINES]; FOUR]],
-    pub(super) scales: &'a [[Line; FOUR]],
-    pub(super) sums: &'a [[Line; FOUR]],
+pub(crate) struct Eight<'a> {
+    pub(crate) numbers: &'a [[[Line; LINES]; FOUR]],
+    pub(crate) scales: &'a [[Line; FOUR]],
+    pub(crate) sums: &'a [[Line; FOUR]],
 }
 
 impl<'a> Eight<'a> {
     /// The `idx`-th eight columns of `k` elements.
     #[inline(always)]
-    pub(super) fn new(bytes: &'a [u8], k: usize, idx: usize) -> Self {
+    pub(crate) fn new(bytes: &'a [u8], k: usize, idx: usize) -> Self {
         let n_bytes = int8_amx_bytes(EIGHT, k);
         let (lines, _) = bytes[idx * n_bytes..][..n_bytes].as_chunks();
         let n_groups = lines.len() / (LINES + 2);
@@ -63,7 +63,7 @@ impl<'a> Eight<'a> {
 
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn quantise(job: &mut QuantiseView<'_>) {
+pub(crate) fn quantise(job: &mut QuantiseView<'_>) {
     let (k, n_together) = (job.k, job.group / GROUP);
     for (e, out) in job.out.chunks_exact_mut(int8_amx_bytes(EIGHT, k)).enumerate() {
         let first = e * EIGHT;

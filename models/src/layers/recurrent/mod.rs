@@ -19,6 +19,10 @@ use fusebox_runtime::session::carried;
 use crate::layers::scope::Scope;
 use crate::naming::tensors::BIAS;
 
+pub mod delta;
+pub mod short_conv;
+pub mod state_space;
+
 /// Applies `each` to tensors `[t, …]` and the axis of time. In a batch `t` runs over sequences, and time has one token.
 #[track_caller]
 pub(crate) fn over_time<const N: usize>(

@@ -8,34 +8,34 @@ use std::arch::x86_64::{__m128, __m512i, _mm_castps_si128, _mm512_castps512_ps12
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::codegen::cpu::micro::avx512::last_blocks::{FOUR, last_row, last_units};
-use crate::codegen::cpu::micro::avx512::unpack_blocks::{
+use crate::codegen::cpu::micro::avx512::unpack::last_blocks::{FOUR, last_row, last_units};
+use crate::codegen::cpu::micro::avx512::unpack::unpack_blocks::{
     Order, block_offsets_shuffled, block_scales_shuffled, k_block_scales, order, unpack_128,
 };
 use crate::codegen::cpu::micro::avx512::vector::{store_bytes, store_quarter};
-use crate::codegen::cpu::micro::block_formats::{BlockRow, Storage};
+use crate::codegen::cpu::micro::layout::block_formats::{BlockRow, Storage};
 use crate::codegen::cpu::micro::stack_buffer::StackBuffer;
 use crate::codegen::cpu::micro::view::GemmView;
 
 /// Rows side by side.
-pub(super) const ROWS: usize = 16;
+pub(crate) const ROWS: usize = 16;
 
 /// Strips that are unpacked at a time.
-pub(super) const STRIPS: usize = 8;
+pub(crate) const STRIPS: usize = 8;
 
 /// Four groups of each row.
 #[derive(Clone, Copy, Zeroable, Pod)]
 #[repr(C, align(64))]
-pub(super) struct Strip {
-    pub(super) numbers: [[u8; 128]; ROWS],
+pub(crate) struct Strip {
+    pub(crate) numbers: [[u8; 128]; ROWS],
     /// The scale of each group and its offset; or the scales of both of its halves.
-    pub(super) factors: [[[[u8; 4]; FOUR]; 2]; ROWS],
+    pub(crate) factors: [[[[u8; 4]; FOUR]; 2]; ROWS],
 }
 
 /// Unpacks groups `from..from + n` of rows; missing rows repeat the last. With `L` only scales are unpacked.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn fill<const S: usize, const B: usize, const L: bool>(
+pub(crate) fn fill<const S: usize, const B: usize, const L: bool>(
     slab: &mut [Strip; STRIPS],
     job: &GemmView<'_>,
     (r, n_rows): (usize, usize),
@@ -123,7 +123,7 @@ fn put_factors(factors: __m128, out: &mut [[u8; 4]; FOUR]) {
 }
 
 /// The index of the `j`-th run of eight bytes of group `g` in a strip's row.
-pub(super) const fn place(storage: Storage, g: usize, j: usize) -> usize {
+pub(crate) const fn place(storage: Storage, g: usize, j: usize) -> usize {
     match order(storage) {
         Order::Sequential => 4 * g + j,
         Order::SplitHalves => 2 * g + j / 2 * 8 + j % 2,

@@ -9,25 +9,25 @@
 //! ```
 
 /// The largest number: the sum of 32 squares of it has 31 bits.
-pub(super) const MOST: f32 = 8191.0;
+pub(crate) const MOST: f32 = 8191.0;
 
 /// If the largest of 32 numbers is smaller, all of them become zeros: its inverse may be infinite.
-pub(super) const LEAST: f32 = 1e-30;
+pub(crate) const LEAST: f32 = 1e-30;
 
 /// Numbers that share a scale.
-pub(super) const STEP: usize = 32;
+pub(crate) const STEP: usize = 32;
 
 /// Some steps of a quantised column.
 #[derive(Clone, Copy)]
-pub(super) struct Words<'a> {
-    pub(super) steps: &'a [[[u8; 4]; STEP / 2]],
-    pub(super) scales: &'a [[u8; 4]],
+pub(crate) struct Words<'a> {
+    pub(crate) steps: &'a [[[u8; 4]; STEP / 2]],
+    pub(crate) scales: &'a [[u8; 4]],
 }
 
 impl<'a> Words<'a> {
     /// Some steps of a column of `k` elements.
     #[inline(always)]
-    pub(super) fn new(bytes: &'a [u8], k: usize, (from, n): (usize, usize)) -> Self {
+    pub(crate) fn new(bytes: &'a [u8], k: usize, (from, n): (usize, usize)) -> Self {
         let (steps, scales) = bytes.split_at(2 * STEP * k.div_ceil(STEP));
         let steps = &steps.as_chunks().0.as_chunks().0[from..from + n];
         Self { steps, scales: &scales.as_chunks().0[from..from + n] }
@@ -36,7 +36,7 @@ impl<'a> Words<'a> {
 
 /// The first `L` bytes, padded with zeros.
 #[inline(always)]
-pub(super) fn padded<'a, const L: usize>(bytes: &'a [u8], room: &'a mut [u8; L]) -> &'a [u8; L] {
+pub(crate) fn padded<'a, const L: usize>(bytes: &'a [u8], room: &'a mut [u8; L]) -> &'a [u8; L] {
     if let Some(whole) = bytes.first_chunk() {
         return whole;
     }

@@ -26,9 +26,11 @@ use std::arch::x86_64::{
 
 use bytemuck::{Pod, Zeroable, cast, cast_slice, cast_slice_mut};
 
-use crate::codegen::cpu::micro::avx512::quantise_rows::{of_two_fours, whole};
+use crate::codegen::cpu::micro::avx512::quantise::quantise_rows::{of_two_fours, whole};
 use crate::codegen::cpu::micro::avx512::vector::{V, splat, store_quarter, zero};
-use crate::codegen::cpu::micro::sizes::{SUPER_BLOCK_ACTIVATION_BYTES, int8_gemv_bytes, int8_gemv_pieces};
+use crate::codegen::cpu::micro::layout::sizes::{
+    SUPER_BLOCK_ACTIVATION_BYTES, int8_gemv_bytes, int8_gemv_pieces,
+};
 use crate::codegen::cpu::micro::view::QuantiseView;
 
 /// Steps of the largest scale: sums of products with large blocks fit into 32 bits, whatever the blocks hold.
@@ -43,47 +45,47 @@ const UP: i32 = 0b1010;
 /// Activations for four super-blocks; lines of 16-bit numbers, except `blocks` and `units`.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-pub(super) struct Large {
-    pub(super) blocks: [Block; 4],
+pub(crate) struct Large {
+    pub(crate) blocks: [Block; 4],
     /// The two scales of each group as multiples of its unit: of even and of odd runs of eight.
-    pub(super) even_steps: [u8; 64],
-    pub(super) odd_steps: [u8; 64],
+    pub(crate) even_steps: [u8; 64],
+    pub(crate) odd_steps: [u8; 64],
     /// The sums of the numbers with these scales.
-    pub(super) even_sums: [u8; 64],
-    pub(super) odd_sums: [u8; 64],
+    pub(crate) even_sums: [u8; 64],
+    pub(crate) odd_sums: [u8; 64],
     /// The units, each twice, in single precision.
-    pub(super) units: [[[u8; 4]; 2]; 4],
+    pub(crate) units: [[[u8; 4]; 2]; 4],
     rest: [u8; 32],
 }
 
 /// Eight groups in the order of `dot_16_bits` in `gemv.rs`.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-pub(super) struct Block {
+pub(crate) struct Block {
     /// The numbers once more: groups 0 and 2, 1 and 3, 4 and 6, 5 and 7.
-    pub(super) numbers: [[u8; 64]; 4],
+    pub(crate) numbers: [[u8; 64]; 4],
     /// The scale of each four, in 256ths of a unit.
-    pub(super) steps: [[u8; 64]; 2],
+    pub(crate) steps: [[u8; 64]; 2],
     /// -32 times the sum of each eight, at its first four: cancels the zero point of `Q6_K`.
-    pub(super) moved: [[u8; 64]; 2],
+    pub(crate) moved: [[u8; 64]; 2],
 }
 
 const _: () = assert!(size_of::<Large>() == SUPER_BLOCK_ACTIVATION_BYTES);
 
 /// A quantised column.
 #[derive(Clone, Copy)]
-pub(super) struct GemvActivations<'a> {
-    pub(super) numbers: &'a [u8],
-    pub(super) halves: &'a [u8],
-    pub(super) even: &'a [u8],
-    pub(super) odd: &'a [u8],
-    pub(super) sums: &'a [u8],
-    pub(super) larges: &'a [Large],
+pub(crate) struct GemvActivations<'a> {
+    pub(crate) numbers: &'a [u8],
+    pub(crate) halves: &'a [u8],
+    pub(crate) even: &'a [u8],
+    pub(crate) odd: &'a [u8],
+    pub(crate) sums: &'a [u8],
+    pub(crate) larges: &'a [Large],
 }
 
 impl<'a> GemvActivations<'a> {
     #[inline(always)]
-    pub(super) fn new(bytes: &'a [u8], k: usize) -> Self {
+    pub(crate) fn new(bytes: &'a [u8], k: usize) -> Self {
         let [numbers, halves, even, odd, sums, larges] = int8_gemv_pieces(k);
         let (numbers, rest) = bytes.split_at(numbers);
         let (halves, rest) = rest.split_at(halves);
@@ -140,7 +142,7 @@ impl<'a> Row<'a> {
 
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn quantise(job: &mut QuantiseView<'_>) {
+pub(crate) fn quantise(job: &mut QuantiseView<'_>) {
     let k = job.k;
     for (c, row) in job.out.chunks_exact_mut(int8_gemv_bytes(1, k)).enumerate().take(job.n_cols) {
         let x = job.x[c * job.x_col..][..4 * k].as_chunks::<128>().0;

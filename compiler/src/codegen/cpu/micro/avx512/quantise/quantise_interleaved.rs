@@ -20,13 +20,13 @@ use std::arch::x86_64::{
 use bytemuck::{Pod, Zeroable, cast, cast_slice, cast_slice_mut};
 
 use crate::codegen::cpu::micro::abi::GROUP;
-use crate::codegen::cpu::micro::avx512::quantise_rows::{of_two_fours, whole};
+use crate::codegen::cpu::micro::avx512::quantise::quantise_rows::{of_two_fours, whole};
 use crate::codegen::cpu::micro::avx512::vector::{splat, store_quarter};
-use crate::codegen::cpu::micro::sizes::int8_interleaved_bytes;
+use crate::codegen::cpu::micro::layout::sizes::int8_interleaved_bytes;
 use crate::codegen::cpu::micro::view::QuantiseView;
 
 /// Columns side by side.
-pub(super) const EIGHT: usize = 8;
+pub(crate) const EIGHT: usize = 8;
 
 /// The inverse of a smaller scale might be infinite: such numbers are zero.
 const LEAST: f32 = 1e-38;
@@ -34,22 +34,22 @@ const LEAST: f32 = 1e-38;
 /// 32 elements of eight columns.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-pub(super) struct Group {
+pub(crate) struct Group {
     /// Eight elements of each column, then the next eight of each.
-    pub(super) numbers: [[u8; 64]; 4],
+    pub(crate) numbers: [[u8; 64]; 4],
     /// The scales of the two lanes of each column.
-    pub(super) scales: [u8; 64],
+    pub(crate) scales: [u8; 64],
 }
 
 /// The groups of columns of `k` elements, for each eight columns.
 #[inline(always)]
-pub(super) fn eights(bytes: &[u8], k: usize) -> impl Iterator<Item = &[Group]> {
+pub(crate) fn eights(bytes: &[u8], k: usize) -> impl Iterator<Item = &[Group]> {
     cast_slice(bytes).chunks_exact(k / GROUP)
 }
 
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn quantise(job: &mut QuantiseView<'_>) {
+pub(crate) fn quantise(job: &mut QuantiseView<'_>) {
     let k = job.k;
     for (e, out) in job.out.chunks_exact_mut(int8_interleaved_bytes(EIGHT, k)).enumerate() {
         let groups: &mut [Group] = cast_slice_mut(out);

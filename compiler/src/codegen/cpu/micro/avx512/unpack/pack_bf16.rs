@@ -18,33 +18,33 @@ use std::arch::x86_64::{
 use bytemuck::AnyBitPattern;
 
 use crate::codegen::cpu::micro::avx512::amx::Tile;
-use crate::codegen::cpu::micro::avx512::bf16_tiles::{STEP, joined, paired, split};
-use crate::codegen::cpu::micro::avx512::pack_int8::{Group, PANEL, Panel, pack};
+use crate::codegen::cpu::micro::avx512::amx::bf16_tiles::{STEP, joined, paired, split};
+use crate::codegen::cpu::micro::avx512::unpack::pack_int8::{Group, PANEL, Panel, pack};
 use crate::codegen::cpu::micro::avx512::vector::{
     V, fma, load, load_bytes, splat, store_bytes, transpose, wide_f16,
 };
 use crate::codegen::cpu::micro::avx512::wide_bytes;
-use crate::codegen::cpu::micro::block_formats::Storage;
-use crate::codegen::cpu::micro::int14_rows::padded;
+use crate::codegen::cpu::micro::layout::block_formats::Storage;
+use crate::codegen::cpu::micro::layout::int14_rows::padded;
 use crate::codegen::cpu::micro::prefetch::{distance_to_next, prefetch_line};
 use crate::codegen::cpu::micro::view::{GemmView, WeightedSumView};
 
 /// `N` steps of 32 elements of 32 rows.
 #[derive(Clone, Copy, AnyBitPattern)]
 #[repr(C, align(64))]
-pub(super) struct Panels<const N: usize> {
-    pub(super) steps: [[Tile; 2]; N],
+pub(crate) struct Panels<const N: usize> {
+    pub(crate) steps: [[Tile; 2]; N],
 }
 
 impl<const N: usize> Panels<N> {
-    pub(super) const EMPTY: Self = Self { steps: [[[[0; 64]; 16]; 2]; N] };
+    pub(crate) const EMPTY: Self = Self { steps: [[[[0; 64]; 16]; 2]; N] };
 }
 
 /// Packs steps `from..from + n` of rows `r..r + n_rows`, with second parts if there are panels for them.
 /// Missing rows of a panel repeat the last.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn unpack<const S: usize, const B: usize, const N: usize>(
+pub(crate) fn unpack<const S: usize, const B: usize, const N: usize>(
     parts: &mut [Panels<N>],
     slab: &mut [Group],
     job: &GemmView<'_>,
@@ -106,7 +106,7 @@ fn widen<const S: usize>(panel: &Panel, tile: &mut Tile) {
 /// Packs rows of 16-bit numbers; prefetches `ahead` bytes ahead, unless its caller does.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn plain<const S: usize, const N: usize>(
+pub(crate) fn plain<const S: usize, const N: usize>(
     parts: &mut [Panels<N>],
     job: &GemmView<'_>,
     (r, n_rows): (usize, usize),
@@ -163,7 +163,7 @@ fn store(rows: &[__m512i; PANEL], tile: &mut Tile) {
 /// The elements of some rows of a weighted sum as panels: two rows side by side, sixteen elements across.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn pairs<const S: usize, const N: usize>(
+pub(crate) fn pairs<const S: usize, const N: usize>(
     parts: &mut [Panels<N>; 2],
     job: &WeightedSumView<'_>,
     (s, n_rows): (usize, usize),

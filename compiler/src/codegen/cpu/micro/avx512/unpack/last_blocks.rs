@@ -5,15 +5,15 @@
 //! follows the row, or zeros at the end of the matrix: callers ignore their results, or mask their scales.
 
 use crate::codegen::cpu::micro::abi::GROUP;
-use crate::codegen::cpu::micro::block_formats::BlockRow;
+use crate::codegen::cpu::micro::layout::block_formats::BlockRow;
 use crate::codegen::cpu::micro::stack_buffer::StackBuffer;
 
 /// Blocks of a unit.
-pub(super) const FOUR: usize = 4;
+pub(crate) const FOUR: usize = 4;
 
 /// `N` units of a row from the `at`-th on, of which the last is not whole; `memory` begins with the row.
 #[inline(always)]
-pub(super) fn last_units<'a, const B: usize, const N: usize>(
+pub(crate) fn last_units<'a, const B: usize, const N: usize>(
     row: &BlockRow<'_>,
     memory: &'a [u8],
     at: usize,
@@ -36,7 +36,7 @@ fn copied<'a, const B: usize, const N: usize>(rest: &[u8], buffer: &'a mut [[u8;
 
 /// The last, `at`-th unit of a row as a row of its own; `scales` is a buffer for scales that are stored apart.
 #[inline(always)]
-pub(super) fn last_row<'a>(
+pub(crate) fn last_row<'a>(
     unit: &'a [u8],
     row: &BlockRow<'_>,
     at: usize,

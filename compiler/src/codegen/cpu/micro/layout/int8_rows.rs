@@ -22,11 +22,11 @@
 use bytemuck::cast;
 
 use crate::codegen::cpu::micro::abi::GROUP;
-use crate::codegen::cpu::micro::block_formats::SUPER_BLOCK;
+use crate::codegen::cpu::micro::layout::block_formats::SUPER_BLOCK;
 use crate::codegen::cpu::micro::view::QuantiseView;
 
 /// Added to a small number, it leaves the nearest integer in the lowest bits.
-pub(super) const SHIFT: f32 = 12_582_912.0;
+pub(crate) const SHIFT: f32 = 12_582_912.0;
 
 /// Bytes of the pieces of a row.
 #[inline(always)]
@@ -36,25 +36,25 @@ fn pieces(k: usize) -> [usize; 5] {
 }
 
 /// Bytes of a row.
-pub(super) fn row_bytes(k: usize) -> usize {
+pub(crate) fn row_bytes(k: usize) -> usize {
     pieces(k).into_iter().sum()
 }
 
 /// A quantised column.
 #[derive(Clone, Copy)]
-pub(super) struct Int8Row<'a> {
+pub(crate) struct Int8Row<'a> {
     /// 16-bit integers.
-    pub(super) wide: &'a [u8],
-    pub(super) scales: &'a [u8],
-    pub(super) sums: &'a [u8],
-    pub(super) tails: &'a [u8],
+    pub(crate) wide: &'a [u8],
+    pub(crate) scales: &'a [u8],
+    pub(crate) sums: &'a [u8],
+    pub(crate) tails: &'a [u8],
     /// Clamped to ±127, each 32 followed by their tail.
-    pub(super) bytes: &'a [u8],
+    pub(crate) bytes: &'a [u8],
 }
 
 impl<'a> Int8Row<'a> {
     #[inline(always)]
-    pub(super) fn new(bytes: &'a [u8], k: usize) -> Self {
+    pub(crate) fn new(bytes: &'a [u8], k: usize) -> Self {
         let [wide, scales, sums, tails, near] = pieces(k);
         let (wide, rest) = bytes.split_at(wide);
         let (scales, rest) = rest.split_at(scales);
@@ -65,7 +65,7 @@ impl<'a> Int8Row<'a> {
 
     /// Groups `from..from + n`, as 16-bit integers and as bytes.
     #[inline(always)]
-    pub(super) fn lines(&self, from: usize, n: usize) -> Lines<'a> {
+    pub(crate) fn lines(&self, from: usize, n: usize) -> Lines<'a> {
         Lines {
             words: &self.wide.as_chunks().0[from..from + n],
             bytes: &self.bytes.as_chunks().0[from..from + n],
@@ -75,7 +75,7 @@ impl<'a> Int8Row<'a> {
 
     /// Groups `from..from + n`, as 8-bit integers.
     #[inline(always)]
-    pub(super) fn groups(&self, from: usize, n: usize) -> Groups<'a> {
+    pub(crate) fn groups(&self, from: usize, n: usize) -> Groups<'a> {
         Groups {
             numbers: &self.wide.as_chunks().0.as_chunks().0[from..from + n],
             tails: &self.tails.as_chunks().0.as_chunks().0[from..from + n],
@@ -85,35 +85,35 @@ impl<'a> Int8Row<'a> {
 
     /// The `idx`-th 32 numbers as 16-bit integers.
     #[inline(always)]
-    pub(super) fn wide(&self, idx: usize) -> &'a [u8; 64] {
+    pub(crate) fn wide(&self, idx: usize) -> &'a [u8; 64] {
         self.wide[idx * 64..].first_chunk().expect("a vector has whole groups")
     }
 
     #[inline(always)]
-    pub(super) fn scale(&self, idx: usize) -> f32 {
+    pub(crate) fn scale(&self, idx: usize) -> f32 {
         f32::from_le_bytes(*self.scales[idx * 4..].first_chunk().expect("a scale for each group"))
     }
 
     /// The sum of the `idx`-th 32 numbers, times their scale.
     #[inline(always)]
-    pub(super) fn sum(&self, idx: usize) -> f32 {
+    pub(crate) fn sum(&self, idx: usize) -> f32 {
         f32::from_le_bytes(*self.sums[idx * 4..].first_chunk().expect("a sum for each group"))
     }
 }
 
 /// Some groups of a column of 16-bit integers, with a line for each.
 #[derive(Clone, Copy)]
-pub(super) struct Lines<'a> {
-    pub(super) words: &'a [[u8; 64]],
+pub(crate) struct Lines<'a> {
+    pub(crate) words: &'a [[u8; 64]],
     /// Clamped to ±127, each followed by its tail.
-    pub(super) bytes: &'a [[u8; 64]],
+    pub(crate) bytes: &'a [[u8; 64]],
     /// The excess of the bytes.
-    pub(super) excess: &'a [[u8; 32]],
+    pub(crate) excess: &'a [[u8; 32]],
 }
 
 /// Some groups of a column of 8-bit integers.
 #[derive(Clone, Copy)]
-pub(super) struct Groups<'a> {
+pub(crate) struct Groups<'a> {
     numbers: &'a [[[u8; 4]; 8]],
     tails: &'a [[[u8; 4]; 8]],
     /// The sums of each two, of 16 bits.
@@ -122,40 +122,40 @@ pub(super) struct Groups<'a> {
 
 impl<'a> Groups<'a> {
     #[inline(always)]
-    pub(super) fn two_sums(&self, at: usize) -> [u8; 4] {
+    pub(crate) fn two_sums(&self, at: usize) -> [u8; 4] {
         cast(self.sums[at])
     }
 
     #[inline(always)]
-    pub(super) fn at(&self, g: usize) -> Column<'a> {
+    pub(crate) fn at(&self, g: usize) -> Column<'a> {
         Column { numbers: &self.numbers[g], tail: &self.tails[g] }
     }
 }
 
 /// One of them. In all rows of one length a tail is as far from its numbers.
 #[derive(Clone, Copy)]
-pub(super) struct Column<'a> {
+pub(crate) struct Column<'a> {
     /// Four numbers each.
-    pub(super) numbers: &'a [[u8; 4]; 8],
-    pub(super) tail: &'a [[u8; 4]; 8],
+    pub(crate) numbers: &'a [[u8; 4]; 8],
+    pub(crate) tail: &'a [[u8; 4]; 8],
 }
 
 impl Column<'_> {
     #[inline(always)]
-    pub(super) fn single(&self, of: Tail) -> f32 {
+    pub(crate) fn single(&self, of: Tail) -> f32 {
         f32::from_le_bytes(self.tail[of as usize])
     }
 
     /// The run of four that may exceed 127.
     #[inline(always)]
-    pub(super) fn large(&self) -> usize {
+    pub(crate) fn large(&self) -> usize {
         u32::from_le_bytes(self.tail[Tail::Place as usize]) as usize / 64 % 8
     }
 }
 
 /// The words of a group's tail, of 32 bits each.
 #[derive(Clone, Copy)]
-pub(super) enum Tail {
+pub(crate) enum Tail {
     /// -128 times the sum.
     Start,
     Scale,
@@ -173,23 +173,23 @@ pub(super) enum Tail {
 
 /// 32 quantised numbers, clamped to ±127, and their excess.
 #[derive(Clone, Copy)]
-pub(super) struct Group {
-    pub(super) numbers: [u8; 32],
-    pub(super) excess: [u8; 32],
+pub(crate) struct Group {
+    pub(crate) numbers: [u8; 32],
+    pub(crate) excess: [u8; 32],
     /// The sum of each half.
-    pub(super) halves: [i32; 2],
+    pub(crate) halves: [i32; 2],
 }
 
 /// The memory of four groups of a row.
-pub(super) struct Four<'a> {
-    pub(super) numbers: &'a mut [[u8; 32]; 4],
-    pub(super) tails: &'a mut [[u8; 32]; 4],
+pub(crate) struct Four<'a> {
+    pub(crate) numbers: &'a mut [[u8; 32]; 4],
+    pub(crate) tails: &'a mut [[u8; 32]; 4],
     /// 16-bit integers.
-    pub(super) sums: &'a mut [u8; 8],
+    pub(crate) sums: &'a mut [u8; 8],
 }
 
 /// A row that is being written.
-pub(super) struct Row<'a> {
+pub(crate) struct Row<'a> {
     wide: &'a mut [u8],
     scales: &'a mut [[u8; 4]],
     sums: &'a mut [[u8; 4]],
@@ -199,7 +199,7 @@ pub(super) struct Row<'a> {
 
 impl<'a> Row<'a> {
     #[inline(always)]
-    pub(super) fn new(bytes: &'a mut [u8], k: usize) -> Self {
+    pub(crate) fn new(bytes: &'a mut [u8], k: usize) -> Self {
         let [wide, scales, sums, tails, near] = pieces(k);
         let (wide, rest) = bytes.split_at_mut(wide);
         let (scales, rest) = rest.split_at_mut(scales);
@@ -216,7 +216,7 @@ impl<'a> Row<'a> {
 
     /// Stores the `idx`-th 32 numbers as 16-bit integers, with their sum and scale.
     #[inline(always)]
-    pub(super) fn put_wide(&mut self, idx: usize, numbers: [u8; 64], sum: i32, scale: f32) {
+    pub(crate) fn put_wide(&mut self, idx: usize, numbers: [u8; 64], sum: i32, scale: f32) {
         self.wide.as_chunks_mut().0[idx] = numbers;
         self.scales[idx] = scale.to_le_bytes();
         self.sums[idx] = (sum as f32 * scale).to_le_bytes();
@@ -224,7 +224,7 @@ impl<'a> Row<'a> {
 
     /// Stores the same numbers as bytes clamped to ±127, and their excess, which only the `large`-th run of four has.
     #[inline(always)]
-    pub(super) fn put_line(&mut self, idx: usize, numbers: [u8; 32], excess: [[u8; 4]; 8], large: usize) {
+    pub(crate) fn put_line(&mut self, idx: usize, numbers: [u8; 32], excess: [[u8; 4]; 8], large: usize) {
         self.tails[idx] = excess;
         let place = (32 * large as u32).to_le_bytes();
         let tail = [[0; 4], self.scales[idx], excess[large], place, [0; 4], [0; 4], self.sums[idx], [0; 4]];
@@ -234,7 +234,7 @@ impl<'a> Row<'a> {
 
     /// The memory of each four groups, one after another.
     #[inline(always)]
-    pub(super) fn fours(&mut self) -> impl Iterator<Item = Four<'_>> {
+    pub(crate) fn fours(&mut self) -> impl Iterator<Item = Four<'_>> {
         let numbers = self.wide.as_chunks_mut().0.as_chunks_mut().0;
         let tails = self.tails.as_flattened_mut().as_flattened_mut().as_chunks_mut().0.as_chunks_mut().0;
         let sums = self.sums.as_flattened_mut().as_chunks_mut().0;
@@ -244,7 +244,7 @@ impl<'a> Row<'a> {
 
     /// Stores the `idx`-th 32 numbers as bytes, with their scale, and the run of four that has an excess.
     #[inline(always)]
-    pub(super) fn put(&mut self, idx: usize, group: Group, scale: f32, large: usize) {
+    pub(crate) fn put(&mut self, idx: usize, group: Group, scale: f32, large: usize) {
         let [first, second] = group.halves.map(|half| -128 * half);
         let sum = group.halves[0] + group.halves[1];
         self.sums.as_flattened_mut().as_chunks_mut().0[idx] = (sum as i16).to_le_bytes();
@@ -267,20 +267,20 @@ impl<'a> Row<'a> {
 /// largest outside its run of four; with groups of qwen3.c all of the largest. Absolute values are compared as bits;
 /// NaN counts as the largest.
 #[inline(always)]
-pub(super) fn held(group: usize, largest: u32, others: u32) -> u32 {
+pub(crate) fn held(group: usize, largest: u32, others: u32) -> u32 {
     let is_own = matches!(group, GROUP | SUPER_BLOCK);
     if is_own { (0.5 * f32::from_bits(largest)).to_bits().max(others) } else { largest }
 }
 
 /// The scale of a group with this range, and its inverse.
 #[inline(always)]
-pub(super) fn scale_of(most: f32) -> (f32, f32) {
+pub(crate) fn scale_of(most: f32) -> (f32, f32) {
     let scale = most / 127.0;
     (scale, if scale > 0.0 { 1.0 / scale } else { 0.0 })
 }
 
 #[inline(always)]
-pub(super) fn quantise(job: &mut QuantiseView<'_>) {
+pub(crate) fn quantise(job: &mut QuantiseView<'_>) {
     let k = job.k;
     for (c, row) in job.out.chunks_exact_mut(row_bytes(k)).enumerate().take(job.n_cols) {
         let x = &job.x[c * job.x_col..][..4 * k];

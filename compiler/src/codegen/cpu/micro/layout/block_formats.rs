@@ -9,23 +9,23 @@ use crate::tensor::quant::Format;
 use crate::tensor::quant::blocks::{Blocks, Code, Factor, FactorKind, half_e8m0};
 
 /// Elements of a super-block, the block of a K-quant.
-pub(super) const SUPER_BLOCK: usize = 256;
+pub(crate) const SUPER_BLOCK: usize = 256;
 
 /// Declares the weight formats that have kernels; generated code passes the index of one.
 macro_rules! storages {
     ($n:literal: $($name:ident = $format:expr,)+) => {
         /// A weight format with kernels, without its parameters.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(super) enum Storage {
+        pub(crate) enum Storage {
             $($name),+
         }
 
         impl Storage {
             /// All of them; generated code passes the index.
-            pub(super) const ALL: [Self; $n] = [$(Self::$name),+];
+            pub(crate) const ALL: [Self; $n] = [$(Self::$name),+];
 
             /// The format; of those with parameters one of them.
-            pub(super) const fn format(self) -> Format {
+            pub(crate) const fn format(self) -> Format {
                 match self {
                     $(Self::$name => $format),+
                 }
@@ -57,7 +57,7 @@ storages! {
 }
 
 impl Storage {
-    pub(super) fn of(format: Format) -> Option<Self> {
+    pub(crate) fn of(format: Format) -> Option<Self> {
         match format {
             Format::Int8 { group } => (group > 0 && group % 32 == 0).then_some(Self::Int8),
             _ => Self::ALL.into_iter().find(|storage| storage.format() == format),
@@ -65,13 +65,13 @@ impl Storage {
     }
 
     /// Bytes of `k` elements, without scales that are stored apart.
-    pub(super) const fn bytes(self, k: usize) -> usize {
+    pub(crate) const fn bytes(self, k: usize) -> usize {
         let (len, n_bytes) = self.block();
         k / len * n_bytes
     }
 
     /// Elements and bytes of a block, without scales that are stored apart.
-    pub(super) const fn block(self) -> (usize, usize) {
+    pub(crate) const fn block(self) -> (usize, usize) {
         if matches!(self, Self::Int8) {
             return (32, 32);
         }
@@ -79,22 +79,22 @@ impl Storage {
     }
 
     /// Whether a block has 256 elements: a K-quant.
-    pub(super) const fn is_super_block(self) -> bool {
+    pub(crate) const fn is_super_block(self) -> bool {
         self.block().0 == SUPER_BLOCK
     }
 
     /// Groups of 32 in a unit: four blocks of 32, or one super-block.
-    pub(super) const fn unit_groups(self) -> usize {
+    pub(crate) const fn unit_groups(self) -> usize {
         if self.is_super_block() { 8 } else { 4 }
     }
 
     /// Bytes of a unit.
-    pub(super) const fn unit_bytes(self) -> usize {
+    pub(crate) const fn unit_bytes(self) -> usize {
         self.bytes(32 * self.unit_groups())
     }
 
     /// Whether each sixteen elements have a scale of their own.
-    pub(super) const fn has_two_scales(self) -> bool {
+    pub(crate) const fn has_two_scales(self) -> bool {
         match self.format().blocks() {
             Some(blocks) => blocks.group_len() == 16,
             None => false,
@@ -102,7 +102,7 @@ impl Storage {
     }
 
     /// Whether blocks have an offset `b` beside their scale.
-    pub(super) const fn has_offsets(self) -> bool {
+    pub(crate) const fn has_offsets(self) -> bool {
         match self.format().blocks() {
             Some(blocks) => blocks.offset.is_some(),
             None => false,
@@ -110,7 +110,7 @@ impl Storage {
     }
 
     /// Whether each sixteen elements have an offset of their own, which products of 32 elements have no place for.
-    pub(super) const fn has_two_offsets(self) -> bool {
+    pub(crate) const fn has_two_offsets(self) -> bool {
         self.has_two_scales() && self.has_offsets()
     }
 }
@@ -142,29 +142,29 @@ macro_rules! for_format {
         for_format!($job, [Q8_0 Q4_0 Int8 Q4_1 Q5_0 Q5_1 Q4K Q5K Q6K Q4Pairs Q3K IQ4NL IQ4XS MXFP4], $done)
     };
 }
-pub(super) use for_format;
+pub(crate) use for_format;
 
 /// 32 elements: `a[i / 16] * q[i] + b[i / 16]`.
 #[derive(Clone, Copy)]
-pub(super) struct DequantisedBlock {
-    pub(super) q: [i8; 32],
-    pub(super) a: [f32; 2],
-    pub(super) b: [f32; 2],
+pub(crate) struct DequantisedBlock {
+    pub(crate) q: [i8; 32],
+    pub(crate) a: [f32; 2],
+    pub(crate) b: [f32; 2],
 }
 
 /// A row of blocks.
 #[derive(Clone, Copy)]
-pub(super) struct BlockRow<'a> {
-    pub(super) bytes: &'a [u8],
+pub(crate) struct BlockRow<'a> {
+    pub(crate) bytes: &'a [u8],
     /// Where scales are stored apart: one for each `group` elements.
-    pub(super) scales: &'a [u8],
-    pub(super) group: usize,
+    pub(crate) scales: &'a [u8],
+    pub(crate) group: usize,
 }
 
 impl BlockRow<'_> {
     /// The `idx`-th 32 elements.
     #[inline(always)]
-    pub(super) fn unpack(&self, storage: Storage, idx: usize) -> DequantisedBlock {
+    pub(crate) fn unpack(&self, storage: Storage, idx: usize) -> DequantisedBlock {
         let Some(blocks) = (match storage {
             Storage::Int8 => {
                 let q = self.bytes[idx * 32..].first_chunk().expect("a row has whole blocks");
@@ -186,7 +186,7 @@ impl BlockRow<'_> {
 
     /// The scale of the `idx`-th 32 elements where scales are stored apart.
     #[inline(always)]
-    pub(super) fn scale(&self, idx: usize) -> f32 {
+    pub(crate) fn scale(&self, idx: usize) -> f32 {
         let n = self.group / 32;
         // A division is slow.
         let at = if n.is_power_of_two() { idx >> n.trailing_zeros() } else { idx / n };
@@ -196,7 +196,7 @@ impl BlockRow<'_> {
 
 /// Half precision to single precision.
 #[inline(always)]
-pub(super) fn widened(bits: u16) -> f32 {
+pub(crate) fn widened(bits: u16) -> f32 {
     let bits = u32::from(bits);
     let rest = (bits & 0x7fff) << 13;
     // Subnormals as the excess over a power of two, so that no subnormal is computed with.
@@ -284,7 +284,7 @@ fn signed(bytes: &[u8; 32]) -> [i8; 32] {
 
 /// The 6-bit numbers of half a super-block: four scales, and four offsets.
 #[inline(always)]
-pub(super) fn k_words(block: &[u8], half: usize) -> [u32; 2] {
+pub(crate) fn k_words(block: &[u8], half: usize) -> [u32; 2] {
     let word = |idx: usize| u32::from_le_bytes(*block[4 + 4 * idx..].first_chunk().expect("a whole block"));
     let two_bits = |word: u32| (word >> 6 & 0x0303_0303) << 4;
     if half == 0 {

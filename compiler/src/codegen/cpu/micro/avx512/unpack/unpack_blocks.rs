@@ -28,19 +28,19 @@ use std::arch::x86_64::{
 use bytemuck::cast;
 
 use crate::codegen::cpu::micro::avx512::vector::{V, load_bytes, load_half, load_quarter};
-use crate::codegen::cpu::micro::block_formats::{BlockRow, Storage};
+use crate::codegen::cpu::micro::layout::block_formats::{BlockRow, Storage};
 use crate::tensor::quant::blocks::{Blocks, Code, Numbers};
 
 /// The order of 128 elements in two registers.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Order {
+pub(crate) enum Order {
     /// One after the other.
     Sequential,
     /// The first halves of each 32, then the second halves.
     SplitHalves,
 }
 
-pub(super) const fn order(storage: Storage) -> Order {
+pub(crate) const fn order(storage: Storage) -> Order {
     match storage {
         Storage::Q4_0 | Storage::Q4_1 | Storage::Q5_0 | Storage::Q5_1 | Storage::Q4Pairs => {
             Order::SplitHalves
@@ -51,7 +51,7 @@ pub(super) const fn order(storage: Storage) -> Order {
 }
 
 /// The zero point that unpacked numbers have.
-pub(super) const fn zero_point(storage: Storage) -> u8 {
+pub(crate) const fn zero_point(storage: Storage) -> u8 {
     match storage {
         Storage::Q8_0 | Storage::Int8 | Storage::IQ4NL | Storage::IQ4XS => 128,
         // Three bits as well: so one row of products serves both.
@@ -66,7 +66,7 @@ pub(super) const fn zero_point(storage: Storage) -> u8 {
 /// 128 elements of a unit: four blocks of 32, or half a super-block.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn unpack_128<const S: usize>(unit: &[u8], half: usize) -> [__m512i; 2] {
+pub(crate) fn unpack_128<const S: usize>(unit: &[u8], half: usize) -> [__m512i; 2] {
     match const { Storage::ALL[S] } {
         Storage::Q8_0 => {
             let blocks: &[u8; 136] = unit.as_array().expect("four blocks");
@@ -171,14 +171,14 @@ fn nibbles<const S: usize, const AT: usize>(blocks: &[u8]) -> [__m512i; 2] {
 }
 
 /// Whether 128 elements are the nibbles of [`nibbles_128`].
-pub(super) const fn has_nibble_pairs(storage: Storage) -> bool {
+pub(crate) const fn has_nibble_pairs(storage: Storage) -> bool {
     matches!(storage, Storage::Q4_0 | Storage::Q4_1 | Storage::Q4K)
 }
 
 /// 128 elements, two in each byte.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn nibbles_128<const S: usize>(unit: &[u8], half: usize) -> __m512i {
+pub(crate) fn nibbles_128<const S: usize>(unit: &[u8], half: usize) -> __m512i {
     match const { Storage::ALL[S] } {
         Storage::Q4_0 => words::<S>(unit, const { &word_places(Storage::ALL[S], 2, 8) }),
         Storage::Q4_1 => words::<S>(unit, const { &word_places(Storage::ALL[S], 4, 8) }),
@@ -190,7 +190,7 @@ pub(super) fn nibbles_128<const S: usize>(unit: &[u8], half: usize) -> __m512i {
 /// The low nibbles of bytes, and the high ones.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn low_and_high(both: __m512i) -> [__m512i; 2] {
+pub(crate) fn low_and_high(both: __m512i) -> [__m512i; 2] {
     let mask = _mm512_set1_epi8(15);
     [_mm512_and_si512(both, mask), _mm512_and_si512(_mm512_srli_epi16::<4>(both), mask)]
 }
@@ -261,7 +261,7 @@ fn k_nibbles(bytes: &[u8; 64]) -> [__m512i; 2] {
 /// Half a `Q4_K` or `Q5_K` block in memory order: groups 0 and 2, then 1 and 3.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn unpack_128_alternating<const S: usize>(unit: &[u8], half: usize) -> [__m512i; 2] {
+pub(crate) fn unpack_128_alternating<const S: usize>(unit: &[u8], half: usize) -> [__m512i; 2] {
     match const { Storage::ALL[S] } {
         Storage::Q4K => low_and_high(load_bytes(&unit[16..].as_chunks().0[half])),
         Storage::Q5K => {
@@ -325,14 +325,14 @@ fn unpack_six_bits(low: &[u8; 64], high: &[u8; 32]) -> [__m512i; 2] {
 /// The first four bytes of each of four small blocks.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn block_heads<const S: usize>(unit: &[u8]) -> __m128i {
+pub(crate) fn block_heads<const S: usize>(unit: &[u8]) -> __m128i {
     _mm512_castsi512_si128(words::<S>(unit, const { &word_places(Storage::ALL[S], 0, 2) }))
 }
 
 /// The scales of the four blocks of the `at`-th unit of a row.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn block_scales<const S: usize>(unit: &[u8], row: &BlockRow<'_>, at: usize) -> __m128 {
+pub(crate) fn block_scales<const S: usize>(unit: &[u8], row: &BlockRow<'_>, at: usize) -> __m128 {
     match const { Storage::ALL[S] } {
         Storage::Int8 => {
             // Loaded as a vector: separate stores followed by one load would stall.
@@ -355,7 +355,7 @@ pub(super) fn block_scales<const S: usize>(unit: &[u8], row: &BlockRow<'_>, at: 
 /// The same for up to four units of nibbles, four lanes each; other lanes are zero.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn unit_scales<const S: usize, const B: usize, const N: usize>(units: &[[u8; B]; N]) -> V {
+pub(crate) fn unit_scales<const S: usize, const B: usize, const N: usize>(units: &[[u8; B]; N]) -> V {
     let mut fours = [_mm_setzero_ps(); 4];
     for i in 0..N {
         fours[i] = match const { Storage::ALL[S] } {
@@ -392,7 +392,7 @@ fn powers_of_two(unit: &[u8]) -> __m128 {
 /// The offsets of the blocks of up to four units of nibbles.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn unit_offsets<const S: usize, const B: usize, const N: usize>(units: &[[u8; B]; N]) -> V {
+pub(crate) fn unit_offsets<const S: usize, const B: usize, const N: usize>(units: &[[u8; B]; N]) -> V {
     halves_of_units::<S, B, N, 2>(units)
 }
 
@@ -422,7 +422,7 @@ fn separate_scales(row: &BlockRow<'_>, at: usize) -> __m128 {
 /// The same with shuffles instead of scalar loads.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn block_scales_shuffled<const S: usize>(unit: &[u8], row: &BlockRow<'_>, at: usize) -> __m128 {
+pub(crate) fn block_scales_shuffled<const S: usize>(unit: &[u8], row: &BlockRow<'_>, at: usize) -> __m128 {
     match const { Storage::ALL[S] } {
         Storage::Int8 | Storage::Q4Pairs | Storage::MXFP4 => block_scales::<S>(unit, row, at),
         _ => halves_of_four::<S, 0>(unit),
@@ -432,7 +432,7 @@ pub(super) fn block_scales_shuffled<const S: usize>(unit: &[u8], row: &BlockRow<
 /// The offsets of four blocks.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn block_offsets_shuffled<const S: usize>(unit: &[u8]) -> __m128 {
+pub(crate) fn block_offsets_shuffled<const S: usize>(unit: &[u8]) -> __m128 {
     halves_of_four::<S, 2>(unit)
 }
 
@@ -461,7 +461,7 @@ fn halves<const S: usize>(unit: &[u8], at: usize) -> __m128 {
 /// block, or the eight of an `IQ4_XS` block.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn k_block_scales<const S: usize>(unit: &[u8]) -> V {
+pub(crate) fn k_block_scales<const S: usize>(unit: &[u8]) -> V {
     match const { Storage::ALL[S] } {
         Storage::Q4K | Storage::Q5K => scales_and_offsets(unit[..16].as_array().expect("16 bytes")),
         Storage::Q3K | Storage::Q6K => {
@@ -477,7 +477,7 @@ pub(super) fn k_block_scales<const S: usize>(unit: &[u8]) -> V {
 /// The whole scales of sixteen elements each, as signed bytes, and the half-precision number that multiplies them.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn sixteen_scales<const S: usize>(unit: &[u8]) -> (__m128i, u16) {
+pub(crate) fn sixteen_scales<const S: usize>(unit: &[u8]) -> (__m128i, u16) {
     if const { matches!(Storage::ALL[S], Storage::Q6K) } {
         let block: &[u8; 210] = unit.as_array().expect("a block");
         let scales = load_quarter(block[192..208].as_array().expect("16 bytes"));
@@ -497,7 +497,7 @@ pub(super) fn sixteen_scales<const S: usize>(unit: &[u8]) -> (__m128i, u16) {
 /// The scales of the eight groups of an `IQ4_XS` block.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn eight_scales(unit: &[u8]) -> __m256 {
+pub(crate) fn eight_scales(unit: &[u8]) -> __m256 {
     let head: [u8; 8] = *unit[..8].as_array().expect("8 bytes");
     let both = _mm_cvtsi32_si128(i32::from_le_bytes([head[4], head[5], head[6], head[7]]));
     // Even groups have the low nibbles of bytes, odd ones the high ones.
@@ -515,7 +515,7 @@ pub(super) fn eight_scales(unit: &[u8]) -> __m256 {
 /// four lanes, and `dmin`.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn k_block_scales_and_steps(unit: &[u8]) -> V {
+pub(crate) fn k_block_scales_and_steps(unit: &[u8]) -> V {
     let head = load_quarter(unit[..16].as_array().expect("16 bytes"));
     let six = six_bits(head);
     let d = _mm_cvtph_ps(head);
@@ -542,7 +542,7 @@ fn six_bits(words: __m128i) -> __m128i {
 /// The same for four blocks.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn six_bits_of_four(words: __m512i) -> __m512i {
+pub(crate) fn six_bits_of_four(words: __m512i) -> __m512i {
     // After `d` and `dmin` come three 32-bit words. The low six bits of each byte of the first word are scales 0 to 3,
     // those of the second offsets 0 to 3. Scales and offsets 4 to 7 have their low four bits in the third word, and
     // their upper two in the top bits of the first and the second.
@@ -567,7 +567,7 @@ fn scales_and_offsets(head: &[u8; 16]) -> V {
 /// Moves the zero point of numbers to 128, in formats that have one, or an offset for each sixteen.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn to_zero_point_128<const S: usize>(numbers: __m512i) -> __m512i {
+pub(crate) fn to_zero_point_128<const S: usize>(numbers: __m512i) -> __m512i {
     let has_none = const { zero_point(Storage::ALL[S]) == 0 && !Storage::ALL[S].has_two_offsets() };
     let by = const { 128 - zero_point(Storage::ALL[S]) };
     if has_none || by == 0 { numbers } else { _mm512_add_epi8(numbers, _mm512_set1_epi8(by.cast_signed())) }

@@ -18,15 +18,15 @@ use bytemuck::cast_slice;
 
 use crate::codegen::cpu::micro::abi::GROUP;
 use crate::codegen::cpu::micro::avx512::amx::{Bytes, Tile, twice_each};
-use crate::codegen::cpu::micro::avx512::quantise_amx::{EIGHT, Eight, FOUR};
-use crate::codegen::cpu::micro::avx512::unpack_blocks::{
+use crate::codegen::cpu::micro::avx512::quantise::quantise_amx::{EIGHT, Eight, FOUR};
+use crate::codegen::cpu::micro::avx512::unpack::unpack_blocks::{
     Order, k_block_scales, order, unpack_128, zero_point,
 };
 use crate::codegen::cpu::micro::avx512::vector::{
     N, Places, V, broadcast_4_bytes, fma, gather, lanes, load, load_bytes, load_half, splat, store,
     store_bytes, transpose_f32, wide_lower, zero,
 };
-use crate::codegen::cpu::micro::block_formats::{BlockRow, DequantisedBlock, Storage};
+use crate::codegen::cpu::micro::layout::block_formats::{BlockRow, DequantisedBlock, Storage};
 use crate::codegen::cpu::micro::prefetch::prefetch_l2;
 use crate::codegen::cpu::micro::view::GemmView;
 
@@ -40,7 +40,7 @@ const KEPT: usize = 4;
 /// All columns with all rows, `B` bytes of a row at a time.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn gemm<const S: usize, const B: usize>(unit: &Bytes, job: &GemmView<'_>) {
+pub(crate) fn gemm<const S: usize, const B: usize>(unit: &Bytes, job: &GemmView<'_>) {
     let mut scratch = Scratch::EMPTY;
     let mut rows = Both::<S, B>::new(job, 0);
     for r in (0..job.n_rows).step_by(ROWS) {
@@ -397,7 +397,7 @@ const PLACES: [[u8; 64]; EIGHT] = {
 /// The products of up to 32 rows with eight columns, all groups without tiles.
 #[cfg(test)]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-pub(super) fn without_tiles<const S: usize, const B: usize>(job: &GemmView<'_>) -> [[f32; N]; TILE] {
+pub(crate) fn without_tiles<const S: usize, const B: usize>(job: &GemmView<'_>) -> [[f32; N]; TILE] {
     let (rows, mut sums) = (Both::<S, B>::new(job, 0), [zero(); TILE]);
     for idx in 0..job.k / GROUP {
         rows.rest(&mut sums, Eight::new(job.x.tiles(), job.k, 0), idx);

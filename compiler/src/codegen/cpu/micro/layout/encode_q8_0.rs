@@ -5,11 +5,11 @@
 
 use half::f16;
 
-use crate::codegen::cpu::micro::int8_rows::SHIFT;
+use crate::codegen::cpu::micro::layout::int8_rows::SHIFT;
 use crate::codegen::cpu::micro::view::EncodeView;
 
 #[inline(always)]
-pub(super) fn blocks(job: &mut EncodeView<'_>) {
+pub(crate) fn blocks(job: &mut EncodeView<'_>) {
     for (x, block) in job.x.as_chunks::<32>().0.iter().zip(job.blocks.iter_mut()) {
         // Sizes are in the order of their bits, which several lanes compare at a time; NaN counts as 0.
         let mut greatest = 0;
