@@ -14,6 +14,7 @@ mod layers;
 mod ops;
 mod prepared;
 mod results;
+mod rooms;
 mod rules;
 mod snapshots;
 mod source;
