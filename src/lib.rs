@@ -92,7 +92,7 @@ pub mod graph {
 pub mod rewrite {
     pub use fusebox_compiler::rewrite::check::{Checked, check, check_on};
     pub use fusebox_compiler::rewrite::language::{EGraph, ENode, Kind};
-    pub use fusebox_compiler::rewrite::rule::{HoldsFor, Rule};
+    pub use fusebox_compiler::rewrite::rules::rule::{HoldsFor, Rule};
     pub use fusebox_compiler::rewrite::term::{Term, binary, contract, mul};
 }
 

@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use fusebox_compiler::rewrite::rule::Rule;
+use fusebox_compiler::rewrite::rules::rule::Rule;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::adapters::Adapters;
 use fusebox_models::generate::Settings;

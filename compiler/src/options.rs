@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::rewrite::Limits;
-use crate::rewrite::rule::Rule;
+use crate::rewrite::rules::rule::Rule;
 use crate::target::{CPU, Target};
 
 /// How a graph is compiled.

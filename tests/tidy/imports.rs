@@ -14,6 +14,8 @@ const UNSAFE: &[&str] = &[
     // What a signal does is set by the system's own function, and the environment before there are threads.
     "cli/signals.rs",
     "compiler/src/codegen/cpu/jit.rs",
+    // The types of functions that take addresses.
+    "compiler/src/codegen/cpu/micro/abi.rs",
     "compiler/src/codegen/cpu/micro/avx2/mod.rs",
     "compiler/src/codegen/cpu/micro/avx2/tile_16x4.rs",
     "compiler/src/codegen/cpu/micro/avx2/vector.rs",

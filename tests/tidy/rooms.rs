@@ -2,7 +2,8 @@
 //!
 //! In: paths, and the import paths of production code. Out: an offence for each folder with many files, and for each
 //! circle of many files; a reader of one file of a circle has to know all of them.
-//! The lists below are what is still too large; an entry that is no longer true is an offence as well.
+//! The lists below are what is still too large (known gap `large-rooms`); an entry that is no longer true is an offence
+//! as well.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,10 +18,28 @@ const MAX_FILES: usize = 12;
 const MAX_CIRCLE: usize = 3;
 
 /// Folders with more files, and the number of these.
-const LARGE_FOLDERS: &[(&str, usize)] = &[];
+const LARGE_FOLDERS: &[(&str, usize)] = &[
+    ("cli", 35),
+    ("examples", 13),
+    ("models/src", 13),
+    ("models/src/families", 13),
+    ("runtime/src/weights", 18),
+    ("serve/src", 34),
+    ("src", 15),
+    ("tests/commands", 20),
+    ("tests/families", 20),
+    ("tests/tidy", 16),
+];
 
 /// Larger circles, by the file of each that comes first, and the number of its files.
-const LARGE_CIRCLES: &[(&str, usize)] = &[];
+const LARGE_CIRCLES: &[(&str, usize)] = &[
+    ("cli/hub.rs", 4),
+    ("compiler/src/codegen/cpu/micro/avx512/amx/gemm_amx_bf16.rs", 6),
+    ("models/src/adapters/control.rs", 4),
+    ("models/src/families/config_parts.rs", 4),
+    ("runtime/src/session/classes.rs", 4),
+    ("runtime/src/weights/ajc1.rs", 10),
+];
 
 /// The folders that crates begin in.
 const ROOTS: [&str; 8] =

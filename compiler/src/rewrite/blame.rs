@@ -6,7 +6,7 @@
 
 use crate::foundation::bisect::first_wrong;
 use crate::graph::Graph;
-use crate::rewrite::rule::Rule;
+use crate::rewrite::rules::rule::Rule;
 use crate::rewrite::{Choice, Settings, improve_with};
 
 /// How many random forms are judged beside the one the settings ask for.

@@ -22,7 +22,6 @@ mod explain;
 mod extract;
 pub(crate) mod facts;
 pub mod language;
-pub mod rule;
 pub mod rules;
 mod saturate;
 mod settle;
@@ -32,7 +31,7 @@ pub(crate) mod tests;
 
 use extract::Choices;
 use language::ENode;
-use rule::Rule;
+use rules::rule::Rule;
 use saturate::Saturation;
 
 /// Which of the equal forms is taken.

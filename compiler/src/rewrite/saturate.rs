@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use egg::Id;
 
 use crate::rewrite::language::{EGraph, ENode, Kind};
-use crate::rewrite::rule::{Rule, Search};
+use crate::rewrite::rules::rule::{Rule, Search};
 use crate::rewrite::term::Term;
 use crate::rewrite::{Limits, Stop};
 

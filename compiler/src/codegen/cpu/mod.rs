@@ -1,7 +1,7 @@
 //! CPU code generation with Cranelift.
 //!
-//! In: a verified kernel. Out: [`Code`](jit::Code), or why there is none: the kernel does not verify, its indices could overflow,
-//! or Cranelift does not know the processor. With [`Numbers::Exact`] each number is rounded where the
+//! In: a verified kernel. Out: [`Code`](jit::Code), or why there is none: the kernel does not verify, its indices could
+//! overflow, or Cranelift does not know the processor. With [`Numbers::Exact`] each number is rounded where the
 //! interpreter rounds it, so results are equal bit for bit, except for the signs of zeros and NaNs; the other modes
 //! allow faster code.
 //!

@@ -3,9 +3,9 @@
 //! In: a kernel that verifies, the values of its symbols, and a [`Memory`] of its buffers. Out: the buffers it writes,
 //! or the first [`Fault`].
 //! Tasks run one after another, in the order of the grid or any other; a tile forgets its elements between them, and no
-//! element of a buffer may be written by two. Every number is rounded to its type as soon as it is computed, sums included.
-//! This is what fusion and lowering are tested with, and what other backends must agree with; it need not be fast.
-//! `flat.rs` prepares a part, `memory.rs` holds buffers.
+//! element of a buffer may be written by two. Every number is rounded to its type as soon as it is computed, sums
+//! included. This is what fusion and lowering are tested with, and what other backends must agree with; it need not be
+//! fast. `flat.rs` prepares a part, `memory.rs` holds buffers.
 
 use std::collections::BTreeMap;
 

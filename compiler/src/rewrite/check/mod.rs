@@ -13,7 +13,7 @@ use crate::graph::build::{Builder, Tensor};
 use crate::graph::verify::verify;
 use crate::reference::compare::{Tolerance, close};
 use crate::reference::{Bindings, evaluate, evaluate_all, random};
-use crate::rewrite::rule::{HoldsFor, Rule};
+use crate::rewrite::rules::rule::{HoldsFor, Rule};
 use crate::rewrite::{Choice, Settings, improve_with};
 use crate::target::CPU;
 use crate::tensor::dtype::DType;
@@ -230,8 +230,8 @@ mod tests {
     use super::*;
     use crate::graph::op::{Binary, Op, Unary};
     use crate::rewrite::language::{EGraph, ENode, Kind};
-    use crate::rewrite::rule::Search;
     use crate::rewrite::rules::all;
+    use crate::rewrite::rules::rule::Search;
     use crate::rewrite::term::{Term, binary};
 
     fn joined(egraph: &EGraph, node: &ENode, outer: Binary, f: Unary, inner: Binary) -> Vec<Term> {

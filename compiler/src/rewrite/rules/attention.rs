@@ -8,7 +8,7 @@ use egg::Id;
 
 use crate::graph::op::{Binary, Fold, Op, Unary};
 use crate::rewrite::language::{EGraph, ENode, Kind};
-use crate::rewrite::rule::{HoldsFor, Rule, Search};
+use crate::rewrite::rules::rule::{HoldsFor, Rule, Search};
 use crate::rewrite::term::Term;
 use crate::tensor::shape::Axis;
 

@@ -7,7 +7,7 @@ use egg::Id;
 
 use crate::graph::op::{Binary, Op};
 use crate::rewrite::language::{EGraph, ENode, Kind};
-use crate::rewrite::rule::{HoldsFor, Rule, Search};
+use crate::rewrite::rules::rule::{HoldsFor, Rule, Search};
 use crate::rewrite::term::{Term, facts};
 use crate::tensor::dtype::DType;
 use crate::tensor::shape::Axis;

@@ -7,7 +7,7 @@ use egg::Id;
 
 use crate::graph::op::Op;
 use crate::rewrite::language::{EGraph, ENode, Kind};
-use crate::rewrite::rule::{HoldsFor, Rule, Search};
+use crate::rewrite::rules::rule::{HoldsFor, Rule, Search};
 use crate::rewrite::term::{Term, contract, facts, rename, slice};
 use crate::tensor::dtype::DType;
 use crate::tensor::label::Label;

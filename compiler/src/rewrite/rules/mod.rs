@@ -5,7 +5,7 @@
 //! fires it. No rule states that an operation is commutative or associative in general: those only grow the e-graph.
 //! `README.md` beside this folder is the charter.
 
-use crate::rewrite::rule::Rule;
+use crate::rewrite::rules::rule::Rule;
 
 mod attention;
 mod concat;
@@ -15,6 +15,7 @@ mod movement;
 mod numbers;
 mod operand;
 mod product;
+pub mod rule;
 mod scale;
 #[cfg(test)]
 pub(crate) mod tests;

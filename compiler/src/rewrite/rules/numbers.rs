@@ -6,7 +6,7 @@ use egg::Id;
 
 use crate::graph::op::{Binary, Op, Scalar, Unary};
 use crate::rewrite::language::{EGraph, ENode, Kind};
-use crate::rewrite::rule::{HoldsFor, Rule, Search};
+use crate::rewrite::rules::rule::{HoldsFor, Rule, Search};
 use crate::rewrite::term::{Term, facts, mul};
 use crate::tensor::shape::Axis;
 use crate::tensor::sym::Sym;

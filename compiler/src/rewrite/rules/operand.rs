@@ -6,7 +6,7 @@ use egg::Id;
 
 use crate::graph::op::Op;
 use crate::rewrite::language::{EGraph, ENode, Kind};
-use crate::rewrite::rule::{HoldsFor, Rule, Search};
+use crate::rewrite::rules::rule::{HoldsFor, Rule, Search};
 use crate::rewrite::term::{Term, binary, contract, facts};
 use crate::tensor::shape::{Axis, Shape};
 

@@ -8,7 +8,7 @@ use egg::Id;
 
 use crate::graph::op::{Binary, Fold, Op};
 use crate::rewrite::language::{EGraph, ENode, Kind};
-use crate::rewrite::rule::{HoldsFor, Rule, Search};
+use crate::rewrite::rules::rule::{HoldsFor, Rule, Search};
 use crate::rewrite::term::{Term, contract, facts, mul};
 use crate::tensor::dtype::DType;
 use crate::tensor::shape::Axis;

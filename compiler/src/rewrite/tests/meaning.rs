@@ -8,8 +8,8 @@ use crate::graph::Graph;
 use crate::graph::op::{Binary, Op};
 use crate::rewrite::blame::blame;
 use crate::rewrite::language::{EGraph, ENode, Kind};
-use crate::rewrite::rule::{HoldsFor, Rule, Search};
 use crate::rewrite::rules::all;
+use crate::rewrite::rules::rule::{HoldsFor, Rule, Search};
 use crate::rewrite::term::{Term, mul};
 use crate::rewrite::{Choice, Limits, Settings, Stop, improve};
 

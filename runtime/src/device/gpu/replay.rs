@@ -100,8 +100,8 @@ impl<M: Machine> Gpu<M> {
         self.machine.dialect()
     }
 
-    /// Runs one kernel on buffers repacked as `compiler/src/codegen/gpu/value/layout.rs` says, and gives back what it wrote:
-    /// for checks of code against other ways to run a kernel.
+    /// Runs one kernel on buffers repacked as `compiler/src/codegen/gpu/value/layout.rs` says, and gives back what it
+    /// wrote: for checks of code against other ways to run a kernel.
     ///
     /// # Errors
     /// Where the device refuses the code or has no memory.

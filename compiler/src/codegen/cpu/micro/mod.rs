@@ -31,10 +31,9 @@
 //!
 //! A program for up to sixteen columns that gets one or two multiplies them as a program for two does.
 //! `avx512*` is avx512 and avx512-bf16; files without `../` are in the folder of the level. [`activation_layout`]
-//! chooses the row of the table, `Table` of `abi.rs` has the entries of a level. `layout/` says how weights and activations lie in
-//! memory,
-//! `view.rs` turns addresses into slices, so that the kernels are safe code; `prefetch.rs` prefetches, `routed.rs`
-//! groups activations by expert.
+//! chooses the row of the table, `Table` of `abi.rs` has the entries of a level. `layout/` says how weights and
+//! activations lie in memory, `view.rs` turns addresses into slices, so that the kernels are safe code; `prefetch.rs`
+//! prefetches, `routed.rs` groups activations by expert.
 
 use crate::codegen::cpu::level::Level;
 use crate::codegen::cpu::micro::abi::{

@@ -1,7 +1,7 @@
 //! How weights and activations lie in memory, for all levels.
 //!
-//! In: a format, or a layout of activations. Out: its blocks, rows and bytes, and the portable code that reads or writes
-//! them; `view.rs` makes slices of memory by these rules.
+//! In: a format, or a layout of activations. Out: its blocks, rows and bytes, and the portable code that reads or
+//! writes them; `view.rs` makes slices of memory by these rules.
 
 pub(super) mod block_formats;
 pub(super) mod encode_q8_0;

@@ -1,7 +1,7 @@
 //! A rule as a value: its name, the numbers it holds for, and where it looks.
 //!
 //! In: a function that finds equal terms. Out: a [`Rule`] that `saturate.rs` tries. The rules themselves, each with its
-//! argument, are in `rules/`.
+//! argument, are in the files beside this one.
 
 use std::fmt;
 
