@@ -22,7 +22,6 @@ const LARGE_FOLDERS: &[(&str, usize)] = &[
     ("cli", 35),
     ("examples", 13),
     ("models/src", 13),
-    ("models/src/families", 13),
     ("runtime/src/weights", 18),
     ("serve/src", 34),
     ("src", 15),

@@ -1,12 +1,21 @@
 //! The table of families: what each has otherwise than Llama, and which parts others lack.
 //!
-//! In: nothing. Out: rows. A family of known parts is one row, with the names of its tensors where they differ.
+//! In: nothing. Out: rows. A family of known parts is one row, with the names of its tensors where they differ
+//! (`names.rs`).
 //! Where a folder and GGUF store a tensor in different ways, the row says how (`naming/tensors.rs`).
 
 use crate::config::{Activation, Gate, Order, OutputGate, QkNorm};
 use crate::families::family::{Family, LLAMA, LocalRope, Nope, Pairs, Windows};
 use crate::families::{apertus, deepseek, encoder, gemma4, hybrid, scaled};
-use crate::naming::tensors::{How, Part, Renamed, in_folder, in_gguf, renamed};
+use crate::naming::tensors::{in_folder, in_gguf};
+
+mod names;
+
+use names::{
+    AFMOE, BAICHUAN, BERT, DECAY, FALCON, FEED_FORWARD, GEMMA4, GLM4, GPT_OSS, GRANITE_MOE, HUNYUAN,
+    HUNYUAN_SHARED, JOINT_GATE_UP, LAGUNA, LESS_ONE, LFM2, LINEAR_ATTENTION, LLAMA4, MODERN_BERT, NEMOTRON_H,
+    NORMS_AROUND, ONE_SHARED_EXPERT, PHI2, POST_ATTENTION_NORM, QK_LAYERNORM, QWEN3_NEXT, ROUTER_GATE,
+};
 
 /// All families. Of two with the same name the first counts.
 pub(super) const FAMILIES: &[Family] = &[
@@ -779,231 +788,4 @@ pub(super) const MISSING: &[(&[&str], &str)] = &[
         &["graniteswitch", "nanbeige", "talkie", "muse-glimmer", "spark2_5", "maple", "hrm_text"],
         "blocks of another kind",
     ),
-];
-
-/// Norms that a folder stores less 1.
-const LESS_ONE: &[Renamed] = &[
-    less_one("attn_norm", "input_layernorm"),
-    less_one("attn_post_norm", "post_attention_layernorm"),
-    less_one("ffn_norm", "post_attention_layernorm"),
-    less_one("ffn_post_norm", "post_feedforward_layernorm"),
-    less_one("attn_q_norm", "self_attn.q_norm"),
-    less_one("attn_k_norm", "self_attn.k_norm"),
-    less_one("output_norm", "norm"),
-];
-
-const fn less_one(own: &'static str, folder: &'static str) -> Renamed {
-    in_folder(own, folder).how(How::LessOne)
-}
-
-/// Norms before and after each half, as Gemma and OLMo name them.
-const NORMS_AROUND: &[Renamed] = &[
-    renamed("attn_post_norm", "post_attention_norm", "post_attention_layernorm"),
-    renamed("ffn_norm", "ffn_norm", "pre_feedforward_layernorm"),
-    renamed("ffn_post_norm", "post_ffw_norm", "post_feedforward_layernorm"),
-];
-
-/// GGUF names the norm before the FFN after the attention.
-const POST_ATTENTION_NORM: &[Renamed] = &[in_gguf("ffn_norm", "post_attention_norm")];
-
-/// Gate and up projection are one matrix, which GGUF calls `ffn_up`.
-const JOINT_GATE_UP: &[Renamed] =
-    &[in_gguf("ffn_gate_up", "ffn_up"), in_gguf("ffn_up", ""), in_gguf("ffn_gate", "")];
-
-/// A folder names the shared experts as one.
-const ONE_SHARED_EXPERT: &[Renamed] = &[
-    in_folder("ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
-    in_folder("ffn_up_shexp", "mlp.shared_expert.up_proj"),
-    in_folder("ffn_down_shexp", "mlp.shared_expert.down_proj"),
-];
-
-/// Decays are stored as logarithms in a folder.
-const DECAY: &[Renamed] = &[in_folder("ssm_a", "mamba.A_log").how(How::LogOfNegative)];
-
-const LINEAR_ATTENTION: &[Renamed] = &[
-    in_gguf("ffn_norm", "post_attention_norm").how(How::LessOne),
-    renamed("ssm_in", "attn_qkv", "linear_attn.in_proj_qkv"),
-    renamed("ssm_gate", "attn_gate", "linear_attn.in_proj_z"),
-    in_folder("ssm_conv1d", "linear_attn.conv1d"),
-    in_folder("ssm_dt", "linear_attn.dt"),
-    in_folder("ssm_a", "linear_attn.A_log").how(How::LogOfNegative),
-    in_folder("ssm_norm", "linear_attn.norm"),
-    in_folder("ssm_out", "linear_attn.out_proj"),
-];
-
-const QWEN3_NEXT: &[Renamed] = &[
-    renamed("ssm_in", "attn_qkv", "linear_attn.in_proj_qkvz").how(How::PerKeyHead(Part::Mixed)),
-    renamed("ssm_gate", "attn_gate", "linear_attn.in_proj_qkvz").how(How::PerKeyHead(Part::Gate)),
-];
-
-const GEMMA4: &[Renamed] = &[
-    in_folder("ffn_gate_inp", "router.proj"),
-    in_folder("ffn_gate_up_exps", "experts.gate_up_proj"),
-    in_folder("ffn_down_exps", "experts.down_proj"),
-];
-
-const GLM4: &[Renamed] = &[
-    in_gguf("attn_post_norm", "post_attention_norm"),
-    renamed("ffn_post_norm", "post_ffw_norm", "post_mlp_layernorm"),
-];
-
-/// Of one half the norm follows the addition to the stream.
-const BERT: &[Renamed] = &[
-    in_folder("token_embd", "embeddings.word_embeddings"),
-    in_folder("position_embd", "embeddings.position_embeddings"),
-    in_folder("token_types", "embeddings.token_type_embeddings"),
-    in_folder("token_embd_norm", "embeddings.LayerNorm"),
-    in_folder("attn_q", "encoder.layer.{}.attention.self.query"),
-    in_folder("attn_k", "encoder.layer.{}.attention.self.key"),
-    in_folder("attn_v", "encoder.layer.{}.attention.self.value"),
-    in_folder("attn_output", "encoder.layer.{}.attention.output.dense"),
-    renamed("attn_post_norm", "attn_output_norm", "encoder.layer.{}.attention.output.LayerNorm"),
-    in_folder("ffn_up", "encoder.layer.{}.intermediate.dense"),
-    in_folder("ffn_down", "encoder.layer.{}.output.dense"),
-    renamed("ffn_post_norm", "layer_output_norm", "encoder.layer.{}.output.LayerNorm"),
-];
-
-const MODERN_BERT: &[Renamed] = &[
-    in_folder("token_embd", "embeddings.tok_embeddings"),
-    in_folder("output_norm", "final_norm"),
-    in_folder("attn_norm", "attn_norm"),
-    in_folder("attn_qkv", "attn.Wqkv"),
-    in_folder("attn_output", "attn.Wo"),
-    in_folder("ffn_norm", "mlp_norm"),
-    in_folder("ffn_gate_up", "mlp.Wi"),
-    in_folder("ffn_down", "mlp.Wo"),
-];
-
-const GPT_OSS: &[Renamed] = &[
-    in_gguf("ffn_norm", "post_attention_norm"),
-    in_folder("ffn_gate_inp", "mlp.router"),
-    in_folder("ffn_gate_exps", "mlp.experts.gate_up_proj").how(transposed(0, 2, true)),
-    in_folder("ffn_up_exps", "mlp.experts.gate_up_proj").how(transposed(1, 2, true)),
-    in_folder("ffn_gate_up_exps", ""),
-    in_folder("ffn_down_exps", "mlp.experts.down_proj").how(transposed(0, 1, false)),
-];
-
-const LLAMA4: &[Renamed] = &[
-    in_folder("ffn_gate", "feed_forward.gate_proj"),
-    in_folder("ffn_up", "feed_forward.up_proj"),
-    in_folder("ffn_down", "feed_forward.down_proj"),
-    in_folder("ffn_gate_inp", "feed_forward.router"),
-    in_folder("ffn_gate_shexp", "feed_forward.shared_expert.gate_proj"),
-    in_folder("ffn_up_shexp", "feed_forward.shared_expert.up_proj"),
-    in_folder("ffn_down_shexp", "feed_forward.shared_expert.down_proj"),
-    in_folder("ffn_gate_exps", "feed_forward.experts.gate_up_proj").how(transposed(0, 2, false)),
-    in_folder("ffn_up_exps", "feed_forward.experts.gate_up_proj").how(transposed(1, 2, false)),
-    in_folder("ffn_gate_up_exps", ""),
-    in_folder("ffn_down_exps", "feed_forward.experts.down_proj").how(transposed(0, 1, false)),
-];
-
-const fn transposed(part: usize, of: usize, is_interleaved: bool) -> How {
-    How::Transposed { part, of, is_interleaved }
-}
-
-const LFM2: &[Renamed] = &[
-    in_folder("ffn_gate_inp", "feed_forward.gate"),
-    // With the ending of a bias.
-    in_folder("exp_probs_b", "feed_forward.expert"),
-    in_folder("ffn_gate_exps", "feed_forward.experts.w1"),
-    in_folder("ffn_up_exps", "feed_forward.experts.w3"),
-    in_folder("ffn_down_exps", "feed_forward.experts.w2"),
-    renamed("output_norm", "token_embd_norm", "embedding_norm"),
-    in_folder("attn_norm", "operator_norm"),
-    in_folder("ffn_norm", "ffn_norm"),
-    in_folder("attn_q_norm", "self_attn.q_layernorm"),
-    in_folder("attn_k_norm", "self_attn.k_layernorm"),
-    in_folder("attn_output", "self_attn.out_proj"),
-    in_folder("ffn_gate", "feed_forward.w1"),
-    in_folder("ffn_up", "feed_forward.w3"),
-    in_folder("ffn_down", "feed_forward.w2"),
-];
-
-const GRANITE_MOE: &[Renamed] = &[
-    in_folder("ffn_gate_inp", "block_sparse_moe.router.layer"),
-    in_folder("ffn_gate_up_exps", "block_sparse_moe.input_linear"),
-    in_folder("ffn_down_exps", "block_sparse_moe.output_linear"),
-    in_folder("ffn_gate_up_shexp", "shared_mlp.input_linear"),
-    in_folder("ffn_down_shexp", "shared_mlp.output_linear"),
-    in_folder("ffn_gate_up", "shared_mlp.input_linear"),
-    in_folder("ffn_down", "shared_mlp.output_linear"),
-];
-
-/// Every block has one half, with one norm.
-const NEMOTRON_H: &[Renamed] = &[
-    in_folder("token_embd", "embeddings"),
-    in_folder("output_norm", "norm_f"),
-    in_folder("attn_norm", "norm"),
-    renamed("ffn_norm", "attn_norm", "norm"),
-    in_folder("attn_q", "mixer.q_proj"),
-    in_folder("attn_k", "mixer.k_proj"),
-    in_folder("attn_v", "mixer.v_proj"),
-    in_folder("attn_output", "mixer.o_proj"),
-    in_folder("ssm_in", "mixer.in_proj"),
-    in_folder("ssm_conv1d", "mixer.conv1d"),
-    in_folder("ssm_dt", "mixer.dt"),
-    in_folder("ssm_a", "mixer.A_log").how(How::LogOfNegative),
-    in_folder("ssm_d", "mixer.D"),
-    in_folder("ssm_norm", "mixer.norm"),
-    in_folder("ssm_out", "mixer.out_proj"),
-    in_folder("ffn_up", "mixer.up_proj"),
-    in_folder("ffn_down", "mixer.down_proj"),
-    in_folder("ffn_gate_inp", "mixer.gate"),
-    in_folder("exp_probs_b", "mixer.gate.e_score_correction"),
-    in_folder("ffn_up_exps", "mixer.experts.up_proj"),
-    in_folder("ffn_down_exps", "mixer.experts.down_proj"),
-    in_folder("ffn_up_shexp", "mixer.shared_experts.up_proj"),
-    in_folder("ffn_down_shexp", "mixer.shared_experts.down_proj"),
-];
-
-/// Halves as Falcon-H1 names them.
-const FEED_FORWARD: &[Renamed] = &[
-    in_folder("output_norm", "final_layernorm"),
-    in_folder("ffn_norm", "pre_ff_layernorm"),
-    in_folder("ffn_gate", "feed_forward.gate_proj"),
-    in_folder("ffn_up", "feed_forward.up_proj"),
-    in_folder("ffn_down", "feed_forward.down_proj"),
-];
-
-const QK_LAYERNORM: &[Renamed] =
-    &[in_folder("attn_q_norm", "self_attn.q_layernorm"), in_folder("attn_k_norm", "self_attn.k_layernorm")];
-
-const HUNYUAN_SHARED: &[Renamed] = &[
-    in_folder("ffn_gate_shexp", "mlp.shared_mlp.gate_proj"),
-    in_folder("ffn_up_shexp", "mlp.shared_mlp.up_proj"),
-    in_folder("ffn_down_shexp", "mlp.shared_mlp.down_proj"),
-];
-
-/// The last has the ending of a bias.
-const ROUTER_GATE: &[Renamed] =
-    &[in_folder("ffn_gate_inp", "mlp.router.gate"), in_folder("exp_probs_b", "mlp.expert")];
-
-const AFMOE: &[Renamed] = &[
-    renamed("attn_post_norm", "post_attention_norm", "post_attention_layernorm"),
-    in_folder("ffn_norm", "pre_mlp_layernorm"),
-    renamed("ffn_post_norm", "post_ffw_norm", "post_mlp_layernorm"),
-];
-
-const LAGUNA: &[Renamed] =
-    &[in_folder("attn_gate", "self_attn.g_proj"), in_folder("exp_probs_b", "mlp.experts.e_score_correction")];
-
-/// Attention has a norm of its own in newer models; else both halves share one.
-const FALCON: &[Renamed] = &[
-    in_gguf("attn_norm", "attn_norm_2"),
-    in_gguf("attn_norm", "attn_norm"),
-    in_gguf("ffn_norm", "attn_norm"),
-];
-
-const BAICHUAN: &[Renamed] = &[in_folder("attn_qkv", "self_attn.W_pack")];
-
-const HUNYUAN: &[Renamed] = &[
-    in_folder("attn_q_norm", "self_attn.query_layernorm"),
-    in_folder("attn_k_norm", "self_attn.key_layernorm"),
-];
-
-const PHI2: &[Renamed] = &[
-    in_folder("attn_output", "self_attn.dense"),
-    in_folder("ffn_up", "mlp.fc1"),
-    in_folder("ffn_down", "mlp.fc2"),
-    in_folder("output_norm", "final_layernorm"),
 ];
