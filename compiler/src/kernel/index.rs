@@ -196,6 +196,11 @@ impl Index {
         Some(Self::collect(self.terms.iter().chain(&other.terms).cloned().collect(), constant))
     }
 
+    /// [`Index::minus`], where every number of the difference fits.
+    pub(crate) fn checked_minus(&self, other: &Self) -> Option<Self> {
+        self.checked_plus(&other.checked_times(-1)?)
+    }
+
     /// [`Index::times`], where every number of the product fits.
     fn checked_times(&self, factor: i64) -> Option<Self> {
         let mut numbers = self.terms.iter().map(|(_, own)| *own).chain([self.constant]);

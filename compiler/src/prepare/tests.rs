@@ -7,8 +7,9 @@ use super::*;
 use crate::graph::Graph;
 use crate::graph::op::Binary;
 use crate::graph::parse::parse;
-use crate::kernel::Expr;
+use crate::kernel::index::Index;
 use crate::kernel::walk::{each_nest, nests};
+use crate::kernel::{Expr, Place};
 use crate::pipeline::launches;
 use crate::reference::{Bindings, evaluate, random};
 use crate::schedule::plan;
@@ -119,6 +120,43 @@ const FAULT: Pass = Pass {
         new
     }),
 };
+
+/// Stores everything to the first element of its buffer: inside, and all tasks meet there.
+const RACE: Pass = Pass {
+    name: "race",
+    reason: "none",
+    applies: |_| true,
+    rewrite: Rewrite::Kernel(|kernel, _| {
+        let mut new = kernel.clone();
+        for part in &mut new.parts {
+            each_nest(&mut part.body, &mut |nest| {
+                if matches!(nest.target, Place::Param(_)) {
+                    nest.at.fill(Index::default());
+                }
+            });
+        }
+        new
+    }),
+};
+
+#[test]
+fn a_pass_that_makes_tasks_meet_is_refused_by_its_name() {
+    let options = Options::for_target(CUDA_SM90);
+    let before = launches(&graph(), &options).unwrap();
+    for place in 0..=PASSES.len() {
+        let mut passes = PASSES.to_vec();
+        passes.insert(place, RACE);
+        let refused = prepare_with(before.clone(), &passes, &options).unwrap_err().to_string();
+        let is_named = refused.starts_with("this is a bug in fusebox: after `race`, kernel ");
+        assert!(is_named && refused.contains("tasks that differ in "), "{place}: {refused}");
+        let with_fuel =
+            |n| prepare_with(before.clone(), &passes, &Options { fuel: Some(n), ..options.clone() });
+        // Halving fuel finds it, too: all before it is right.
+        let n_right = (0..64).take_while(|n| with_fuel(*n).is_ok()).count();
+        let (_, changes) = with_fuel(n_right - 1).unwrap();
+        assert!(n_right < 64 && changes.iter().all(|change| change.pass != "race"), "{place}: {changes:?}");
+    }
+}
 
 #[test]
 fn a_pass_that_lies_is_named_with_its_kernel() {

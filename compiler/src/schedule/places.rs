@@ -1,16 +1,19 @@
 //! Places that inputs name: that no two elements of a write go to one.
 //!
-//! In: a plan whose kernels verify. Out: [`Places`], which a device asks before every replay, once the inputs are bound.
-//! `kernel::verify` proves that tasks keep apart, but for writes whose places are numbers in memory (pages, rows, slots):
+//! In: a plan whose kernels verify. Out: [`Places`], which a device asks before every replay, when inputs are bound.
+//! `kernel::verify` proves that tasks keep apart, but for writes whose places are numbers in memory (pages, rows):
 //! there it takes a [`Promise`](crate::kernel::verify::disjoint::Promise). Only inputs may hold such numbers, so that
 //! they can be looked at before anything runs. Nothing is allocated after [`Places::of`].
 
 use std::collections::BTreeSet;
 
 use crate::error::{Complaint, Error};
+use crate::foundation::entity::List;
 use crate::graph::Name;
-use crate::kernel::verify::disjoint::promises;
-use crate::schedule::{BufferId, Place, Plan};
+use crate::kernel::ParamId;
+use crate::kernel::verify::disjoint::{Promise, promises};
+use crate::schedule::{BufferId, KernelId, Place, Plan};
+use crate::tensor::shape::Shape;
 use crate::tensor::sym::{Sym, Symbol};
 
 /// The inputs of a plan whose numbers are places of writes.
@@ -30,13 +33,17 @@ struct Group {
     axes: Vec<(Sym, usize)>,
 }
 
-/// The buffers that a plan takes promises of, each set once.
-fn promised(plan: &Plan) -> BTreeSet<Vec<(BufferId, i64)>> {
+/// The buffers that a plan takes promises of with what their numbers are below, and the shape of all; each set once.
+///
+/// The shape is the kernel's: the proof is about its elements.
+fn promised(plan: &Plan) -> BTreeSet<(Vec<(BufferId, i64)>, &Shape)> {
+    let of_kernels: List<KernelId, Vec<Promise>> = plan.kernels.values().map(promises).collect();
     let of_step = plan.steps.iter().flat_map(|step| {
         let bound = |param| plan.bound(step).find(|(own, ..)| *own == param).map(|(.., buffer)| buffer);
-        let promises = promises(&plan.kernels[step.kernel]).into_iter();
-        promises.map(move |promise| {
-            promise.indices.into_iter().filter_map(|(param, below)| Some((bound(param)?, below))).collect()
+        of_kernels[step.kernel].iter().filter_map(move |Promise { indices }| {
+            let shape = &plan.kernels[step.kernel].params[indices.first()?.0].shape;
+            let buffer = |(param, below): &(ParamId, i64)| Some((bound(*param)?, *below));
+            Some((indices.iter().filter_map(buffer).collect(), shape))
         })
     });
     of_step.collect()
@@ -44,7 +51,7 @@ fn promised(plan: &Plan) -> BTreeSet<Vec<(BufferId, i64)>> {
 
 /// Complains about places that no input holds: nobody could look at them before a replay.
 pub(super) fn verify_places(plan: &Plan, complaints: &mut Vec<Complaint>) {
-    for (buffer, _) in promised(plan).into_iter().flatten() {
+    for (buffer, _) in promised(plan).into_iter().flat_map(|(indices, _)| indices) {
         let slot = &plan.buffers[buffer];
         if slot.place != Place::Input {
             let what = "holds places of a write, which only an input may hold";
@@ -58,17 +65,16 @@ impl Places {
     pub fn of(plan: &Plan) -> Self {
         let inputs: Vec<BufferId> =
             plan.buffers.iter().filter(|(_, slot)| slot.place == Place::Input).map(|(id, _)| id).collect();
-        let group = |indices: Vec<(BufferId, i64)>| {
-            let shape = &plan.buffers[indices.first()?.0].shape;
+        let group = |(indices, shape): (Vec<(BufferId, i64)>, &Shape)| {
             let axes = shape.iter().map(|(_, size)| size.clone());
             let axes = axes.zip(shape.strides().into_iter().map(|stride| stride as usize)).collect();
             let input = |(buffer, below): &(BufferId, i64)| {
                 let number = inputs.iter().position(|own| own == buffer)?;
                 Some((number, plan.buffers[*buffer].name.clone(), *below))
             };
-            Some(Group { inputs: indices.iter().filter_map(input).collect(), axes })
+            Group { inputs: indices.iter().filter_map(input).collect(), axes }
         };
-        let groups: Vec<Group> = promised(plan).into_iter().filter_map(group).collect();
+        let groups: Vec<Group> = promised(plan).into_iter().map(group).collect();
         let most = |group: &Group| group.axes.iter().map(|(size, _)| size.most() as usize).product();
         let keys = Vec::with_capacity(groups.iter().map(most).max().unwrap_or(0));
         Self { groups, keys }
@@ -133,7 +139,7 @@ mod tests {
     use crate::pipeline::compile;
     use crate::schedule::BufferSlot;
 
-    /// Rows of a state of pages, at places of their own: so many that several tasks write them.
+    /// Rows of a state of pages, at places of their own, written by several tasks.
     const PAGED: &str = "symbol T in 1..64 near 32
 %0 = input x : f32[t:T, d:512]
 %1 = input page : i32[t:T]
@@ -164,7 +170,7 @@ output y = %4
         let expected =
             "input page, row: elements 1 and 2 would be written to one place, expected places that differ";
         assert_eq!(refusal([0, 1, 1, 2], [0, 1, 1, 0], 4).as_deref(), Some(expected));
-        // What lies behind the last token is no place.
+        // Elements behind the last token are no places.
         assert_eq!(refusal([0, 1, 1, 2], [0, 1, 1, 0], 2), None);
         // Numbers that are too large or too small go to the last or the first position.
         let clamped = refusal([15, 19, 0, 1], [0, 0, 0, 0], 4).unwrap();

@@ -14,6 +14,7 @@ use crate::kernel::index::{Atom, Index, Vars, strides};
 use crate::kernel::print::{access_text, var_text};
 use crate::kernel::walk::nests;
 use crate::kernel::{Blocks, Kernel, ParamId, Part, Place, Range, TileId, VarId};
+use crate::tensor::sym::Sym;
 
 /// The values between two numbers, both included.
 type Interval = (i128, i128);
@@ -50,7 +51,8 @@ fn stores(kernel: &Kernel) -> BTreeMap<ParamId, Vec<Store<'_>>> {
 }
 
 /// Numbers that the proof takes on trust: of any two elements of these buffers, which have one shape, at least one pair
-/// of numbers differs, each brought into `0..below`. Who binds the buffers sees to it before every replay.
+/// of numbers differs, each brought into `0..below`. Elements are those of the shape as it is at run time, no others.
+/// Who binds the buffers sees to it before every replay.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Promise {
     /// The buffers, and what their numbers are below.
@@ -65,9 +67,9 @@ pub fn promises(kernel: &Kernel) -> Vec<Promise> {
             for a in stores[..=n].iter().filter(|a| a.part == b.part) {
                 let part = &kernel.parts[a.part];
                 let dims = kernel.dims(part, Place::Param(param));
-                let own =
-                    looked_up(a.at).filter(|_| Pair::new(part, &dims, a.at, b.at).undecided().is_some());
-                found.extend(own.map(|(promise, _)| promise));
+                if Pair::new(part, &dims, a.at, b.at).undecided().is_some() {
+                    found.extend(Places::of(kernel, part, a.at).map(Places::promise));
+                }
             }
         }
     }
@@ -81,7 +83,8 @@ fn collision(kernel: &Kernel, param: ParamId, a: Store<'_>, b: Store<'_>) -> Opt
     let part = &kernel.parts[a.part];
     let dims = kernel.dims(part, Place::Param(param));
     let who = if a.part == b.part {
-        let var = Pair::new(part, &dims, a.at, b.at).trusting(a.at, b.at).undecided()?;
+        let places = [a, b].map(|store| Places::of(kernel, part, store.at));
+        let var = Pair::new(part, &dims, a.at, b.at).trusting(places).undecided()?;
         format!("tasks that differ in {}", var_text(&part.vars, var))
     } else {
         if are_apart(kernel, a, b) {
@@ -246,13 +249,11 @@ impl<'a> Pair<'a> {
     }
 
     /// Where elements go to places that are read from memory, no two go to one place: that is a [`Promise`]. So where
-    /// all places are equal and of the same buffers, the elements are the same.
-    fn trusting(mut self, left: &[Index], right: &[Index]) -> Self {
-        let (Some((own, left)), Some((other, right))) = (looked_up(left), looked_up(right)) else {
-            return self;
-        };
-        if own == other {
-            for (left, right) in left.iter().zip(right) {
+    /// the same axes have the same places, the elements are the same.
+    fn trusting(mut self, sides: [Option<Places<'_>>; 2]) -> Self {
+        let [Some(left), Some(right)] = sides else { return self };
+        if left.axes == right.axes {
+            for (left, right) in left.element.iter().zip(right.element) {
                 self.add([whole(left), whole(right)], 0);
             }
         }
@@ -399,20 +400,45 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// The buffers that the places of a store come from, and the element that is looked up in all of them; nothing where the
-/// places come from several elements, or from none.
-fn looked_up(at: &[Index]) -> Option<(Promise, &[Index])> {
-    let mut promise = Promise { indices: Vec::new() };
-    let mut element: Option<&[Index]> = None;
-    for index in at {
-        let [(Atom::Lookup { from: Place::Param(from), at, below }, 1)] = index.terms() else { continue };
-        if element.is_some_and(|element| element != at) {
-            return None;
+/// The places of a store that are looked up, all of them for one element.
+struct Places<'a> {
+    /// The axes of the store with places, the buffer that has them, and what they are below.
+    axes: Vec<(usize, ParamId, i64)>,
+    /// The element that is looked up in all buffers.
+    element: &'a [Index],
+}
+
+impl<'a> Places<'a> {
+    /// Nothing where places come from several elements, from buffers of several shapes, or from none; nor where the
+    /// element may lie outside of the shape as it is at run time: nobody looks at numbers there.
+    fn of(kernel: &Kernel, part: &Part, at: &'a [Index]) -> Option<Self> {
+        let mut axes = Vec::new();
+        let mut found: Option<&[Index]> = None;
+        for (axis, index) in at.iter().enumerate() {
+            let ([(Atom::Lookup { from: Place::Param(from), at, below }, 1)], 0) =
+                (index.terms(), index.offset())
+            else {
+                continue;
+            };
+            if found.is_some_and(|element| element != at) {
+                return None;
+            }
+            found = Some(at);
+            axes.push((axis, *from, *below));
         }
-        element = Some(at);
-        promise.indices.push((*from, *below));
+        let element = found?;
+        let mut shapes = axes.iter().map(|(_, buffer, _)| &kernel.params[*buffer].shape);
+        let shape = shapes.next()?;
+        let is_inside = |(index, (_, size)): (&Index, &(_, Sym))| {
+            Index::sym(size).checked_minus(index).is_some_and(|rest| rest.bounds(&part.vars).0 >= 1)
+        };
+        let is_proven = shapes.all(|other| other == shape) && element.iter().zip(shape.iter()).all(is_inside);
+        is_proven.then_some(Self { axes, element })
     }
-    Some((promise, element?))
+
+    fn promise(self) -> Promise {
+        Promise { indices: self.axes.into_iter().map(|(_, buffer, below)| (buffer, below)).collect() }
+    }
 }
 
 /// The number of an element among some axes.
@@ -473,7 +499,8 @@ mod tests {
         let parts = parts.iter().map(|part| format!("part\n{part}")).collect::<Vec<_>>().concat();
         let text = format!(
             "symbol P in 0..4 near 2\nkernel \"k\" map\n  read @0 i : i32[a:8]\n  write @1 y : f32[a:8, b:16]\n  \
-             write @2 z : f32[c:128]\n  read @3 j : i32[a:8]\n{parts}"
+             write @2 z : f32[c:128]\n  read @3 j : i32[a:8]\n  read @4 p : i32[p:P]\n  \
+             read @5 k : i32[a:4, b:2]\n  read @6 l : i32[a:4, b:3]\n{parts}"
         );
         parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
     }
@@ -520,6 +547,38 @@ mod tests {
         race(&rows("@2[a0+b1]"), "@2[a0+b1]", "a0", "z");
         race(&rows("@2[8*a0+b1]"), "@2[8*a0+b1]", "a0", "z");
         are_disjoint(&[&format!("{ROWS}  grid\n  for a0\n    @1[0, 0] = 1.0\n")]);
+    }
+
+    #[test]
+    fn places_are_trusted_only_where_they_can_be_looked_at() {
+        let rest = "  grid\n  @2[0] = 1.0\n";
+        let part = |vars: &str, grid: &str, body: &str| format!("{vars}  grid {grid}\n{body}");
+        // Elements behind `P` are looked at by nobody.
+        let places =
+            |end: &str| part(&format!("  var p0 in 0..{end}\n"), "p0", "  @1[lookup(@4[p0], 8), 0] = 1.0\n");
+        are_disjoint(&[&places("P"), rest]);
+        race(&places("4"), "@1[lookup(@4[p0], 8), 0]", "p0", "y");
+        // An element of one shape lies elsewhere in a buffer of another.
+        let pages = |other: u32| {
+            let store = format!("  @1[lookup(@5[a0, b1], 8), lookup(@{other}[a0, b1], 16)] = 1.0\n");
+            part("  var a0 in 0..4\n  var b1 in 0..2\n", "a0, b1", &store)
+        };
+        are_disjoint(&[&pages(5), rest]);
+        race(&pages(6), "@1[lookup(@5[a0, b1], 8), lookup(@6[a0, b1], 16)]", "a0", "y");
+        // Places of one list meet where one is moved, or is of another axis.
+        let rows = |first: &str, second: &str| {
+            let stores = format!("  @1[{first}] = 1.0\n  @1[{second}] = 2.0\n");
+            part("  var a0 in 0..7\n", "a0", &stores)
+        };
+        are_disjoint(&[&rows("lookup(@0[a0], 7), 1", "lookup(@0[a0], 7), 2"), rest]);
+        for (first, second) in [
+            ("lookup(@0[a0], 7), 0", "lookup(@0[a0], 7)+1, 0"),
+            ("lookup(@0[a0], 7), a0", "a0, lookup(@0[a0], 7)"),
+        ] {
+            let found = complaints(&[&rows(first, second), rest]);
+            let meets = format!("tasks that differ in a0 may store to the same element of y as @1[{second}]");
+            assert!(matches!(&found[..], [only] if only.ends_with(&meets)), "{found:?}");
+        }
     }
 
     #[test]

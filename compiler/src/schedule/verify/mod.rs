@@ -1,6 +1,7 @@
 //! Proves that a plan is sound, without asking how it was made.
 //!
-//! In: any plan. Out: one complaint for each thing that does not fit; none means that it may be launched.
+//! In: any plan of kernels that verify. Out: one complaint for each thing that does not fit; none means that it may be
+//! launched.
 //! The steps are gone through in order, over ranges of bytes: whatever is read was written before, and nothing wrote
 //! over it since. A kernel that may replace an argument by its result is checked again, see `alias::may_share`.
 //! What a kernel does inside is proven by `kernel::verify`; places of writes that it takes on trust are inputs.
