@@ -1,7 +1,7 @@
 //! The same graph with an axis that may be empty.
 //!
-//! In: a graph whose sizes are numbers. Out: for each of its axes, where every operation allows it, the graph in which a
-//! symbol from 0 up is the size of that axis.
+//! In: a graph whose sizes are numbers. Out: for each of its axes, where every operation allows it, the graph in which
+//! a symbol from 0 up is the size of that axis.
 
 use std::collections::BTreeSet;
 

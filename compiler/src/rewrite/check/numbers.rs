@@ -2,6 +2,8 @@
 //!
 //! In: usual bindings. Out: the same with other numbers in inputs, states and plain weights.
 
+use std::collections::BTreeSet;
+
 use crate::foundation::random::Random;
 use crate::graph::op::Op;
 use crate::graph::{Graph, Node, NodeId};
@@ -34,7 +36,7 @@ impl Draw {
             return;
         }
         let mut random = Random::new(seed);
-        let places: Vec<NodeId> = graph.nodes.values().flat_map(places).collect();
+        let places = places(graph);
         for (id, node) in graph.nodes.iter() {
             match &node.op {
                 // Who writes promises that places differ; these stay as they are.
@@ -95,9 +97,18 @@ impl Draw {
     }
 }
 
-/// The inputs of a write that say where its elements go.
-fn places(node: &Node) -> Vec<NodeId> {
-    if matches!(node.op, Op::Write { .. }) { node.args[2..].to_vec() } else { Vec::new() }
+/// The nodes that say where the elements of a write go, and what these are made of.
+fn places(graph: &Graph) -> BTreeSet<NodeId> {
+    let written =
+        |node: &Node| if matches!(node.op, Op::Write { .. }) { node.args[2..].to_vec() } else { Vec::new() };
+    let mut pending: Vec<NodeId> = graph.nodes.values().flat_map(written).collect();
+    let mut found = BTreeSet::new();
+    while let Some(id) = pending.pop() {
+        if found.insert(id) {
+            pending.extend(&graph.nodes[id].args);
+        }
+    }
+    found
 }
 
 /// Whether any element of a value is NaN, or not finite.
