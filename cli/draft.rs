@@ -1,11 +1,11 @@
-//! `run --draft`: speculative decoding.
+//! `--draft` of `run` and `serve`: speculative decoding.
 //!
 //! In: how tokens are guessed. Out: a generator that verifies several in one step, and what that won, in words and as
 //! JSON.
 
 use std::path::Path;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use fusebox::drafts;
 use fusebox::generate::{Generator, Timing};
 use fusebox::tokenizer::Tokenizer;
@@ -23,6 +23,39 @@ pub(crate) struct DraftFlags {
     /// The most tokens that are guessed for one step.
     #[arg(long, value_name = "N", default_value_t = drafts::USUAL, requires = "draft", alias = "draft-n")]
     draft_max: usize,
+}
+
+/// Speculative decoding of many sequences.
+#[derive(Args)]
+pub(crate) struct GuessFlags {
+    /// Guess tokens of each sequence and verify several in one step (speculative decoding): ngram, by earlier text.
+    /// Fewer are guessed where that is slower.
+    #[arg(long, value_name = "BY")]
+    draft: Option<Guess>,
+    /// The most tokens that are guessed for a sequence in one step.
+    #[arg(long, value_name = "N", default_value_t = drafts::USUAL, requires = "draft", alias = "draft-n")]
+    draft_max: usize,
+}
+
+/// What guesses for many sequences.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Guess {
+    /// Earlier text of the same sequence.
+    Ngram,
+}
+
+impl GuessFlags {
+    /// The most tokens that are guessed for a sequence; 0 where none are.
+    pub(crate) fn most(&self) -> Result<usize, String> {
+        let Some(Guess::Ngram) = self.draft else { return Ok(0) };
+        check_most(self.draft_max)?;
+        Ok(self.draft_max)
+    }
+}
+
+fn check_most(n: usize) -> Result<(), String> {
+    let is_known = (1..=drafts::MOST).contains(&n);
+    if is_known { Ok(()) } else { Err(format!("--draft-max is {n}, expected 1 to {}", drafts::MOST)) }
 }
 
 impl DraftFlags {
@@ -43,9 +76,7 @@ impl DraftFlags {
         if name.parse::<usize>().is_ok() {
             return Err(format!("--draft is {name}, expected ngram or a model; --draft-max is a number"));
         }
-        if !(1..=drafts::MOST).contains(&self.draft_max) {
-            return Err(format!("--draft-max is {}, expected 1 to {}", self.draft_max, drafts::MOST));
-        }
+        check_most(self.draft_max)?;
         let mut open = |name: &Path| flags.open_other(name, is_quiet);
         drafts::begin(generator, (name, self.draft_max), by, &mut open)
     }

@@ -15,6 +15,7 @@ use fusebox::open::n_threads;
 use fusebox_serve::{CHATML, Settings, Source, serve};
 
 use crate::adapters::AdapterFlags;
+use crate::draft::GuessFlags;
 use crate::embed::PoolingName;
 use crate::evict::EvictFlags;
 use crate::model::{DeviceFlags, KvPoolFlags, model_path};
@@ -63,6 +64,8 @@ pub(crate) struct Arguments {
     kv_pool: KvPoolFlags,
     #[command(flatten)]
     evict: EvictFlags,
+    #[command(flatten)]
+    draft: GuessFlags,
     /// The most tokens of a replay: longer prompts are computed in chunks, beside decodes.
     #[arg(long, value_name = "TOKENS", default_value_t = 512)]
     max_batch_tokens: usize,
@@ -196,6 +199,7 @@ fn settings(arguments: &Arguments) -> Result<Settings, String> {
         keep_alive: seconds("--keep-alive", arguments.keep_alive)?,
         tls: arguments.tls_cert.clone().zip(arguments.tls_key.clone()),
         prompt_cache: arguments.prompt_cache.clone(),
+        guesses: arguments.draft.most()?,
         note: output::note,
     })
 }

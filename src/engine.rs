@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fusebox_models::tokenizer::Tokenizer;
+use fusebox_runtime::session::classes::Form;
 use fusebox_runtime::session::engine::{Engine as Runtime, Feed, Piece, SequenceId};
 
 use crate::error::Error;
@@ -57,6 +58,16 @@ impl From<Runtime> for Engine {
 impl Engine {
     pub(crate) fn new(runtime: Runtime, tokenizer: Option<Arc<Tokenizer>>) -> Self {
         Self { runtime, tokenizer }
+    }
+
+    /// Makes the programs that verify guesses of up to `n` tokens.
+    pub(crate) fn prepare_guesses(&mut self, n: usize) -> Result<(), Error> {
+        if self.is_forward_only() {
+            let what = "drafts need a model whose KV cache can be cut, found one with recurrent states";
+            return Err(Error::from(what));
+        }
+        self.runtime.prepare(Form::Scored, n + 1)?;
+        Ok(self.runtime.prepare_all(Form::Batch)?)
     }
 
     /// A new sequence without tokens.

@@ -142,6 +142,20 @@ impl Model {
         Ok(Engine::new(runtime, self.tokenizer().ok()))
     }
 
+    /// The same, for sequences up to `n_guessed` tokens of which are guessed and verified in one step: its programs are
+    /// there when it is made, so that no step waits for one.
+    ///
+    /// # Errors
+    /// As [`Model::engine`], and where a state goes only forward, so that wrong guesses could not be taken back.
+    pub fn guessing_engine(&mut self, n_sequences: usize, n_guessed: usize) -> Result<Engine, Error> {
+        self.opened.n_guessed = n_guessed;
+        let mut engine = self.engine(n_sequences)?;
+        if n_guessed > 0 {
+            engine.prepare_guesses(n_guessed)?;
+        }
+        Ok(engine)
+    }
+
     /// A chat, with a system message or without.
     ///
     /// # Errors

@@ -18,6 +18,7 @@ use fusebox_compiler::target::Target;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::chat::Chat as Template;
 use fusebox_models::config::{KvCache, PAGE_ROWS};
+use fusebox_models::draft::MOST_IN_STEP;
 use fusebox_models::imatrix;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
@@ -91,6 +92,8 @@ pub struct Opened {
     pub kv_type: Format,
     /// Whether its sessions can score every token of a step, not only the last.
     pub scores_every: bool,
+    /// The most tokens that are guessed for a sequence of an engine.
+    pub n_guessed: usize,
     /// Limit of GPU memory in bytes.
     gpu_memory: Option<usize>,
     /// How large the KV cache of an engine is, where that is stated.
@@ -160,6 +163,7 @@ impl Ready<'_> {
             level,
             kv_type,
             scores_every: false,
+            n_guessed: 0,
             gpu_memory,
             kv_pool: run.kv_pool,
             evict: run.evict,
@@ -298,7 +302,8 @@ impl Opened {
         let config = &self.model.config;
         let max_chunk = if config.is_causal() { chunk.min(config.most_tokens()) } else { context };
         let settings = Settings::of_batch(batch, context, context.clamp(2, max_chunk), self.kv_type, scored);
-        Settings { scores_every: self.scores_every, ..settings }
+        let n_guessed = if batch > 1 { (batch * self.n_guessed).min(MOST_IN_STEP) } else { 0 };
+        Settings { scores_every: self.scores_every, batch: batch + n_guessed, ..settings }
     }
 
     /// The chat template, if the model has one, with the time of now.

@@ -78,7 +78,7 @@ pub struct Settings {
     pub context: usize,
     /// Maximum number of tokens per prefill step.
     pub chunk: usize,
-    /// The most sequences of a decode step.
+    /// The most tokens of a decode step: one of each sequence, and those that are guessed.
     pub batch: usize,
     /// The KV cache.
     pub cache: KvCache,

@@ -97,6 +97,7 @@ impl App {
             template: settings.template.clone(),
             pooling: settings.pooling,
             prompt_cache: settings.prompt_cache.clone(),
+            guesses: settings.guesses,
             note: settings.note,
         };
         let slot = |source| Slot {

@@ -43,6 +43,8 @@ pub(crate) struct Ask {
     pub(crate) priority: i64,
     pub(crate) salt: Option<String>,
     pub(crate) is_cached: bool,
+    /// The most tokens that are guessed for a step; none for as many as the server guesses.
+    pub(crate) guesses: Option<usize>,
     pub(crate) deadline: Option<Instant>,
 }
 
@@ -63,6 +65,7 @@ impl Default for Ask {
             priority: 0,
             salt: None,
             is_cached: true,
+            guesses: None,
             deadline: None,
         }
     }
@@ -164,6 +167,7 @@ impl<'a> Answering<'a> {
                     deadline: ask.deadline,
                     salt: ask.salt.clone(),
                     is_cached: ask.is_cached,
+                    guesses: served.guesses.min(ask.guesses.unwrap_or(usize::MAX)),
                     events: send.clone(),
                     choice: jobs.len(),
                     cancelled,

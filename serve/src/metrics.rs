@@ -81,6 +81,8 @@ struct All {
     cached_tokens: u64,
     queried_tokens: u64,
     generated: u64,
+    guessed: u64,
+    right: u64,
     preemptions: u64,
     cancelled: u64,
     slow_readers: u64,
@@ -113,6 +115,8 @@ impl Metrics {
             cached_tokens: 0,
             queried_tokens: 0,
             generated: 0,
+            guessed: 0,
+            right: 0,
             preemptions: 0,
             cancelled: 0,
             slow_readers: 0,
@@ -146,6 +150,8 @@ impl Metrics {
         all.cached_tokens += report.cached_tokens as u64;
         all.queried_tokens += report.queried_tokens as u64;
         all.generated += report.generated as u64;
+        all.guessed += report.guessed as u64;
+        all.right += report.right as u64;
         all.preemptions += report.preemptions as u64;
         all.cancelled += report.cancelled as u64;
         all.slow_readers += report.slow_readers as u64;
@@ -231,6 +237,8 @@ impl All {
                 "Prompt tokens found in the prefix cache.",
                 self.cached_tokens as f64,
             ),
+            ("spec_decode_num_draft_tokens_total", "Tokens guessed.", self.guessed as f64),
+            ("spec_decode_num_accepted_tokens_total", "Guessed tokens that came.", self.right as f64),
             ("preemptions_total", "Sequences preempted.", self.preemptions as f64),
             ("requests_cancelled_total", "Sequences cancelled.", self.cancelled as f64),
             (

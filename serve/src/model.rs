@@ -38,6 +38,8 @@ pub(crate) struct Terms {
     pub(crate) template: Option<String>,
     pub(crate) pooling: Option<Pooling>,
     pub(crate) prompt_cache: Option<PathBuf>,
+    /// The most tokens that are guessed for a sequence.
+    pub(crate) guesses: usize,
     pub(crate) note: fn(&str),
 }
 
@@ -67,6 +69,8 @@ pub(crate) struct Served {
     /// A hash of what the model and the server are.
     pub(crate) digest: String,
     pub(crate) pooling: Option<Pooling>,
+    /// The most tokens that are guessed for a sequence.
+    pub(crate) guesses: usize,
 }
 
 /// Seconds since 1970.
@@ -164,6 +168,7 @@ impl Served {
             info,
             digest,
             pooling,
+            guesses: terms.guesses,
             tokenizer,
             chat,
         })
@@ -255,7 +260,7 @@ impl Served {
 
 /// What makes the engine of a model on the thread of its worker.
 fn engine(model: Model, terms: &Terms, pooling: Option<Pooling>) -> Result<MakeEngine, String> {
-    let (n, folder, note) = (terms.parallel, terms.prompt_cache.clone(), terms.note);
+    let (n, guesses, folder, note) = (terms.parallel, terms.guesses, terms.prompt_cache.clone(), terms.note);
     let generates = model.generates();
     if !generates && pooling == Some(Pooling::Rank) {
         let what = "its head ranks single texts, as `fusebox embed` does; /v1/rerank takes a decoder";
@@ -270,7 +275,7 @@ fn engine(model: Model, terms: &Terms, pooling: Option<Pooling>) -> Result<MakeE
         return Ok(Box::new(move || {
             let model = Arc::clone(&model);
             let parts = Parts {
-                engine: Box::new(move || lock(&model).engine(n)),
+                engine: Box::new(move || lock(&model).guessing_engine(n, guesses)),
                 embedder: embedder.clone().map(|make| Box::new(make) as _),
                 folder: folder.clone(),
                 note,

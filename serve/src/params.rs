@@ -24,7 +24,7 @@ const MAX_BIAS: usize = 1024;
 const MAX_TOOLS: usize = 512;
 
 /// Fields that are taken and have no effect.
-pub(crate) const IGNORED: [&str; 12] = [
+pub(crate) const IGNORED: [&str; 14] = [
     "user",
     "metadata",
     "service_tier",
@@ -37,6 +37,8 @@ pub(crate) const IGNORED: [&str; 12] = [
     "spaces_between_special_tokens",
     "truncate_prompt_tokens",
     "request_id",
+    "speculative.n_min",
+    "speculative.p_min",
 ];
 
 /// Takes the settings of sampling, stops and output.
@@ -94,6 +96,9 @@ pub(crate) fn openai(fields: &mut Fields, served: &Served, ask: &mut Ask) -> Res
     }
     ask.is_cached = fields.bool("cache_prompt")?.unwrap_or(true);
     ask.salt = fields.string("cache_salt")?;
+    if let Some(n) = fields.integer("speculative.n_max", 0..=i64::MAX)? {
+        ask.guesses = Some(n as usize);
+    }
     grammar(fields, ask)?;
     for name in ["return_tokens_as_token_ids", "return_token_ids", "use_beam_search", "mirostat"] {
         fields.refuse(name, &[json!(false), json!(0), json!(1), json!(1.0)], "it is not supported")?;

@@ -53,6 +53,8 @@ pub struct Settings {
     pub tls: Option<(PathBuf, PathBuf)>,
     /// The folder that prefix caches are written to at the end, and read from at the start.
     pub prompt_cache: Option<PathBuf>,
+    /// The most tokens that are guessed for a sequence by its earlier text, and verified in one step; 0 for none.
+    pub guesses: usize,
     /// Tells people what they may want to know.
     pub note: fn(&str),
 }
@@ -81,6 +83,7 @@ impl Default for Settings {
             keep_alive: Duration::from_mins(5),
             tls: None,
             prompt_cache: None,
+            guesses: 0,
             note: |_| {},
         }
     }

@@ -66,16 +66,20 @@ impl Worker {
         let looks = Arc::new(Mutex::new(Vec::new()));
         let beat = Arc::new((AtomicUsize::new(0), AtomicUsize::new(0)));
         let start = Instant::now();
-        let thread = Thread {
-            inbox,
-            metrics: Arc::clone(&metrics),
-            looks: Arc::clone(&looks),
-            beat: Arc::clone(&beat),
-            start,
-            scheduler: Scheduler::new(limits),
-            has_changed: false,
+        let (own_metrics, own_looks, own_beat) =
+            (Arc::clone(&metrics), Arc::clone(&looks), Arc::clone(&beat));
+        let run = move || {
+            let thread = Thread {
+                inbox,
+                metrics: own_metrics,
+                looks: own_looks,
+                beat: own_beat,
+                start,
+                scheduler: Scheduler::new(limits),
+                has_changed: false,
+            };
+            thread.run(make, &ready);
         };
-        let run = move || thread.run(make, &ready);
         let spawned = thread::Builder::new().name("engine".to_owned()).spawn(run);
         spawned.map_err(|error| format!("cannot start a thread for the engine: {error}"))?;
         let capacity =

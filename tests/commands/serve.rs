@@ -184,3 +184,52 @@ fn bad_flags_are_sentences() {
     let model = concat!("a=", env!("CARGO_MANIFEST_DIR"), "/../assets/story.gguf");
     assert!(refused(&["serve", "-m", model, "-m", model]).contains("two models"));
 }
+
+#[test]
+fn guesses_change_no_answer_alone_or_in_a_crowd() {
+    let flags = ["--parallel", "6", "--precise"];
+    let plain = Server::start(&flags);
+    let guessing = Server::start(&[&flags[..], &["--draft", "ngram", "--draft-max", "6"]].concat());
+    let body = |seed: usize, prompt: &str| {
+        let mut body = json!({ "prompt": prompt, "max_tokens": 160, "ignore_eos": true, "temperature": 0 });
+        if seed % 2 == 1 {
+            let sampled = json!({ "temperature": 0.7, "seed": seed, "top_k": 5, "repeat_penalty": 1.1 });
+            body.as_object_mut().expect("an object").extend(sampled.as_object().expect("an object").clone());
+        }
+        body["logprobs"] = 1.into();
+        body
+    };
+    let prompts = ["Once upon a time", "One day, a cat and a cat and a cat", "The end. The end. The"];
+    let bodies: Vec<Value> = (0..6).map(|seed| body(seed, prompts[seed % 3])).collect();
+    let of = |server: &Server, body: &Value| {
+        let (status, answer) = server.post("/v1/completions", body);
+        assert_eq!(status, 200, "{answer}");
+        (answer["choices"][0]["text"].clone(), answer["choices"][0]["logprobs"]["tokens"].clone())
+    };
+    let wanted: Vec<_> = bodies.iter().map(|body| of(&plain, body)).collect();
+    let count = |name: &str| {
+        let text = guessing.get("/metrics").1;
+        let line =
+            text.lines().find_map(|line| line.strip_prefix(&format!("fusebox_{name} ")).map(str::to_owned));
+        line.and_then(|number| number.parse::<f64>().ok()).expect("a number")
+    };
+    let mut off = bodies[0].clone();
+    off["speculative.n_max"] = 0.into();
+    assert_eq!(of(&guessing, &off), wanted[0]);
+    assert_eq!(count("spec_decode_num_draft_tokens_total"), 0.0);
+    for (body, wanted) in bodies.iter().zip(&wanted) {
+        assert_eq!(&of(&guessing, body), wanted);
+    }
+    assert!(count("spec_decode_num_accepted_tokens_total") > 0.0);
+    let before = count("spec_decode_num_draft_tokens_total");
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = bodies.iter().map(|body| scope.spawn(|| of(&guessing, body))).collect();
+        for (asked, wanted) in asked.into_iter().zip(&wanted) {
+            assert_eq!(&asked.join().expect("an answer"), wanted);
+        }
+    });
+    assert!(count("spec_decode_num_draft_tokens_total") > before);
+    assert!(refused(&["serve", "--draft", "a.gguf"]).contains("[possible values: ngram]"));
+    let sentence = "--draft-max is 65, expected 1 to 64";
+    assert!(refused(&["serve", "--draft", "ngram", "--draft-max", "65"]).contains(sentence));
+}

@@ -8,12 +8,15 @@
 
 use std::time::Instant;
 
-use crate::draft::pace::Pace;
+use crate::draft::pace::{Luck, Pace};
 use crate::error::Error;
 
 pub mod ngram;
 pub mod pace;
 pub mod smaller;
+
+/// The most tokens that are guessed for all sequences of a step together.
+pub const MOST_IN_STEP: usize = 64;
 
 /// Guesses the tokens that follow others.
 pub trait Draft {
@@ -24,9 +27,42 @@ pub trait Draft {
     fn guess(&mut self, tokens: &[u32], n: usize, guess: &mut Vec<u32>) -> Result<(), Error>;
 }
 
-/// A draft, and what it guesses at the moment.
-pub(crate) struct Speculation {
+/// Guesses for one sequence, of which it is known how often they are right.
+pub struct Guesser {
     draft: Box<dyn Draft>,
+    /// How often its guesses are right.
+    pub luck: Luck,
+}
+
+impl Guesser {
+    /// Guesses of up to `most` tokens.
+    pub fn new(draft: Box<dyn Draft>, most: usize) -> Self {
+        Self { draft, luck: Luck::new(most) }
+    }
+
+    /// Appends up to `n` tokens below `n_vocab` to `guess` that may follow `tokens`, the whole sequence.
+    ///
+    /// # Errors
+    /// As [`Draft::guess`].
+    pub fn guess(
+        &mut self,
+        tokens: &[u32],
+        (n, n_vocab): (usize, usize),
+        guess: &mut Vec<u32>,
+    ) -> Result<(), Error> {
+        let first = guess.len();
+        if n > 0 {
+            self.draft.guess(tokens, n, guess)?;
+            let n_known = guess[first..].iter().take_while(|token| (**token as usize) < n_vocab).count();
+            guess.truncate(first + n_known.min(n));
+        }
+        Ok(())
+    }
+}
+
+/// A draft of one sequence, and what it guesses at the moment.
+pub(crate) struct Speculation {
+    guesser: Guesser,
     pace: Pace,
     /// The tokens of the last step after its first one, which is certain.
     guess: Vec<u32>,
@@ -40,7 +76,8 @@ impl Speculation {
     /// Guesses of up to `most` tokens.
     pub(crate) fn new(draft: Box<dyn Draft>, most: usize) -> Self {
         let guess = Vec::with_capacity(most + 1);
-        Self { draft, pace: Pace::new(most), guess, n_right: 0, seconds: None }
+        let guesser = Guesser::new(draft, most);
+        Self { guesser, pace: Pace::default(), guess, n_right: 0, seconds: None }
     }
 
     /// How many guessed tokens have not come.
@@ -58,7 +95,8 @@ impl Speculation {
     /// Forgets a guess, and measures what it won.
     pub(crate) fn end(&mut self) {
         if let Some([step, guess]) = self.seconds.take() {
-            self.pace.record((self.guess.len(), self.n_right), step, guess);
+            self.guesser.luck.record(self.guess.len(), self.n_right);
+            self.pace.record(1, self.guess.len(), step, guess);
         }
         self.guess.clear();
         self.n_right = 0;
@@ -73,13 +111,9 @@ impl Speculation {
         step: &mut dyn FnMut(&[u32]) -> Result<(), Error>,
     ) -> Result<usize, Error> {
         let start = Instant::now();
-        let n = self.pace.choose().min(most);
+        let n = self.pace.choose_one(&mut self.guesser.luck).min(most);
         self.guess.extend(tokens.last());
-        if n > 0 {
-            self.draft.guess(tokens, n, &mut self.guess)?;
-            let n_known = self.guess.iter().take_while(|token| (**token as usize) < n_vocab).count();
-            self.guess.truncate(n_known.min(n + 1));
-        }
+        self.guesser.guess(tokens, (n, n_vocab), &mut self.guess)?;
         let guessed = start.elapsed();
         let start = Instant::now();
         step(&self.guess)?;

@@ -1,4 +1,4 @@
-//! The tokens of a step: a run of one sequence, or one of each of several sequences.
+//! The tokens of a step: a run of one sequence, or a few of each of several sequences.
 //!
 //! In: the class of a program, or a number of tokens. Out: a [`Step`], from which `scope.rs` makes the inputs of a
 //! graph.
@@ -13,7 +13,7 @@ pub enum Step {
     Run(Sym),
     /// The same with logits for every token, not for the last.
     Scored(Sym),
-    /// One token of each of several sequences: a decode step of a batch.
+    /// A token of each of several sequences, or a few: a decode step of a batch, with what was guessed.
     Batch(Sym),
 }
 

@@ -18,7 +18,7 @@ use crate::session::TOKENS;
 const BOUNDS: [usize; 3] = [1, 16, 128];
 /// The same for runs whose every token is scored, which begin with two tokens; the last is the most of any.
 const SCORED_BOUNDS: [usize; 2] = [16, 128];
-/// The same for batches, which begin with two sequences.
+/// The same for batches, which begin with two tokens.
 const BATCH_BOUNDS: [usize; 5] = [4, 8, 16, 32, 64];
 
 /// Whose tokens a replay takes.
@@ -28,7 +28,7 @@ pub enum Form {
     Run,
     /// The same with a row of output for every token: a draft to be verified, a text whose perplexity is measured.
     Scored,
-    /// One token of each of several sequences: a decode step of a batch.
+    /// A token of each of several sequences, or a few: a decode step of a batch, with what was guessed.
     Batch,
 }
 
@@ -55,9 +55,9 @@ impl Class {
         Self::between(Form::Scored, 2, &[bound], most_tokens.min(most))
     }
 
-    /// The classes of batches of at most so many sequences, smallest first; none where a replay takes one sequence.
-    pub fn batches(most_sequences: usize) -> Vec<Self> {
-        Self::between(Form::Batch, 2, &BATCH_BOUNDS, most_sequences)
+    /// The classes of batches of at most so many tokens, smallest first; none where a replay takes one sequence.
+    pub fn batches(most_tokens: usize) -> Vec<Self> {
+        Self::between(Form::Batch, 2, &BATCH_BOUNDS, most_tokens)
     }
 
     fn between(form: Form, mut least: usize, bounds: &[usize], most: usize) -> Vec<Self> {
@@ -100,10 +100,10 @@ pub struct Programs {
 
 impl Programs {
     /// Programs for runs of at most `most_tokens`, for runs of at most `most_scored` that are all scored, and for
-    /// batches of at most `most_sequences`.
-    pub fn new(most_tokens: usize, most_scored: usize, most_sequences: usize, compile: Compile) -> Self {
+    /// batches of at most `most_batched`.
+    pub fn new(most_tokens: usize, most_scored: usize, most_batched: usize, compile: Compile) -> Self {
         let runs = [Class::runs(most_tokens), Class::scored_runs(most_scored)].concat();
-        let classes = [runs, Class::batches(most_sequences)].concat();
+        let classes = [runs, Class::batches(most_batched)].concat();
         let compiled = classes.iter().map(|_| None).collect();
         Self { classes, compiled, compile }
     }

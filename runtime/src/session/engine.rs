@@ -270,11 +270,6 @@ impl Engine {
         self.most(Form::Scored)
     }
 
-    /// The most sequences that a replay takes a token of.
-    pub fn most_sequences(&self) -> usize {
-        self.most(Form::Batch).max(1)
-    }
-
     /// The program of a class; compiled and loaded if it was not before.
     fn load(&mut self, class: usize) -> Result<&mut Loaded, Error> {
         if self.loaded[class].is_none() {
@@ -296,6 +291,19 @@ impl Engine {
         for n_now in [n_tokens.min(most), n_tokens % most.max(1)] {
             if n_now > 0 {
                 let class = self.class_of(if n_now == 1 { Form::Run } else { form }, n_now);
+                self.load(class)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same for every number of tokens.
+    ///
+    /// # Errors
+    /// As [`Engine::prepare`].
+    pub fn prepare_all(&mut self, form: Form) -> Result<(), Error> {
+        for class in 0..self.programs.classes().len() {
+            if self.programs.classes()[class].form == form {
                 self.load(class)?;
             }
         }

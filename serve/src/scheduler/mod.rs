@@ -3,7 +3,8 @@
 //! In: requests, an engine, and the time. Out: events for those who wait, one tick after another.
 //! Each tick drops what was cancelled or is late, gives every sequence that decodes its token, fills the rest of the
 //! token budget with pieces of prompts, and admits requests while there are pages. Where the pool is full, the youngest
-//! sequence is preempted and computed again later; `prefix.rs` says what of a prompt need not be computed.
+//! sequence is preempted and computed again later; `prefix.rs` says what of a prompt need not be computed, `guess.rs`
+//! which tokens are verified before they are drawn.
 //! Nothing here waits, sends over a network or reads a clock.
 
 use std::cmp::Reverse;
@@ -11,6 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use fusebox::draft::Guesser;
+use fusebox::draft::ngram::Ngram;
 use tokio::sync::mpsc;
 
 use crate::engine::{Engine, Piece, Refused, Scored as Rows, SequenceId};
@@ -18,13 +21,15 @@ use crate::grammar::{Constraint, keep_allowed};
 use crate::problem::Problem;
 use crate::sampling::{Drawer, Scored, score};
 
+mod guess;
 mod prefix;
 
+use guess::{Guesses, drop_guesses};
 use prefix::{Placed, Prefixes};
 
 /// By how much a step of priority moves a request in the queue: one that waits longer than this goes first.
 const AGEING: Duration = Duration::from_secs(30);
-/// A reader with room for fewer events is not computed for: a step sends a few for each choice.
+/// A reader with room for fewer events is not computed for: a step sends a few for each choice, and what was guessed.
 pub(crate) const ROOM: usize = 512;
 /// How long a reader may leave its events unread.
 const SLOW_READER: Duration = Duration::from_secs(30);
@@ -91,6 +96,8 @@ pub(crate) struct Job {
     pub(crate) salt: Option<String>,
     /// Whether the beginnings of other sequences may be used.
     pub(crate) is_cached: bool,
+    /// The most tokens that are guessed for a step.
+    pub(crate) guesses: usize,
     pub(crate) events: mpsc::Sender<(usize, Event)>,
     /// The number of the choice, sent with each event.
     pub(crate) choice: usize,
@@ -157,6 +164,19 @@ struct Entry {
     row: Option<Arc<Vec<f32>>>,
     /// Sequences of another salt share nothing with it.
     salt: u64,
+    /// What guesses its next tokens.
+    guesser: Option<Guesser>,
+}
+
+/// What an entry has of a replay.
+#[derive(Clone, Debug)]
+struct Part {
+    /// The number of the entry among the running.
+    at: usize,
+    /// So many of its tokens.
+    n: usize,
+    /// And these, which may follow them.
+    guess: Vec<u32>,
 }
 
 /// Limits of a scheduler.
@@ -173,6 +193,8 @@ pub(crate) struct Report {
     pub(crate) cached_tokens: usize,
     pub(crate) queried_tokens: usize,
     pub(crate) generated: usize,
+    pub(crate) guessed: usize,
+    pub(crate) right: usize,
     pub(crate) preemptions: usize,
     pub(crate) cancelled: usize,
     pub(crate) slow_readers: usize,
@@ -215,13 +237,16 @@ pub(crate) struct Scheduler {
     waiting: Vec<Entry>,
     running: Vec<Entry>,
     prefixes: Prefixes,
+    guesses: Guesses,
     pub(crate) report: Report,
 }
 
 impl Entry {
     fn new(job: Job, salt: u64) -> Self {
+        let guesser = (job.guesses > 0).then(|| Guesser::new(Box::<Ngram>::default(), job.guesses));
         Self {
             tokens: job.prompt.clone(),
+            guesser,
             job,
             sequence: None,
             n_done: 0,
@@ -265,8 +290,8 @@ impl Entry {
 
 impl Scheduler {
     pub(crate) fn new(limits: Limits) -> Self {
-        let (waiting, running) = (Vec::new(), Vec::new());
-        Self { limits, waiting, running, prefixes: Prefixes::default(), report: Report::default() }
+        let (waiting, running, prefixes) = (Vec::new(), Vec::new(), Prefixes::default());
+        Self { limits, waiting, running, prefixes, guesses: Guesses::default(), report: Report::default() }
     }
 
     /// Puts a job into the queue.
@@ -314,11 +339,12 @@ impl Scheduler {
         self.reap(engine, now);
         self.admit(engine, now);
         self.draw_known(engine);
-        let batch = self.batch(engine, now);
+        let mut batch = self.batch(engine, now);
         if batch.is_empty() {
             let is_idle = self.running.is_empty() && self.waiting.is_empty();
             return if is_idle { Tick::Idle } else { Tick::Blocked };
         }
+        self.guess(engine, &mut batch);
         self.compute(engine, batch);
         Tick::Worked
     }
@@ -407,14 +433,14 @@ impl Scheduler {
         self.end(engine, ended);
     }
 
-    /// What the next replay computes: the number of each entry and how many tokens of it.
-    fn batch(&mut self, engine: &dyn Engine, now: Instant) -> Vec<(usize, usize)> {
+    /// What the next replay computes.
+    fn batch(&mut self, engine: &dyn Engine, now: Instant) -> Vec<Part> {
         let mut left = self.limits.batch_tokens;
         let mut batch = Vec::new();
         let is_ready = |entry: &Entry| entry.stalled.is_none_or(|since| now < since);
         for (at, entry) in self.running.iter().enumerate() {
             if is_ready(entry) && entry.remaining() == 1 && left > 0 {
-                batch.push((at, 1));
+                batch.push(Part { at, n: 1, guess: Vec::new() });
                 left -= 1;
             }
         }
@@ -437,28 +463,28 @@ impl Scheduler {
             }
             entry.n_passed = 0;
             left -= n;
-            batch.push((at, n));
+            batch.push(Part { at, n, guess: Vec::new() });
         }
         batch
     }
 
-    fn piece(&self, (at, n): (usize, usize)) -> Piece {
-        let entry = &self.running[at];
+    fn piece(&self, Part { at, n, guess }: &Part) -> Piece {
+        let entry = &self.running[*at];
         let (from, to) = (entry.n_done, entry.n_done + n);
         let wants_scores = entry.job.prompt_scores.is_some() && from < entry.job.prompt.len();
         let scored = match () {
-            () if wants_scores => Rows::All,
+            () if wants_scores || !guess.is_empty() => Rows::All,
             () if to == entry.tokens.len() => Rows::Last,
             () => Rows::None,
         };
         let sequence = entry.sequence.expect("a running entry has a sequence");
-        Piece { sequence, tokens: entry.tokens[from..to].to_vec(), scored }
+        Piece { sequence, tokens: [&entry.tokens[from..to], guess].concat(), scored }
     }
 
     /// Computes a batch, and makes room for it where there is none.
-    fn compute(&mut self, engine: &mut dyn Engine, mut batch: Vec<(usize, usize)>) {
+    fn compute(&mut self, engine: &mut dyn Engine, mut batch: Vec<Part>) {
         loop {
-            let pieces: Vec<Piece> = batch.iter().map(|part| self.piece(*part)).collect();
+            let pieces: Vec<Piece> = batch.iter().map(|part| self.piece(part)).collect();
             let start = Instant::now();
             let outcome = engine.step(&pieces);
             let took = start.elapsed();
@@ -467,12 +493,15 @@ impl Scheduler {
                     self.report.replay += took;
                     self.report.steps += 1;
                     self.report.step_sequences += batch.len();
-                    if batch.iter().any(|(_, n)| *n > 1) {
+                    if batch.iter().any(|part| part.n > 1) {
                         self.report.prefill += took;
                     }
                     self.advance(engine, &batch);
+                    // Drawing tokens is part of the time of a step.
+                    self.note_pace(&batch, start.elapsed());
                     return;
                 }
+                Err(_) if drop_guesses(&mut batch) => {}
                 Err(Refused::Full { .. }) => {
                     if self.prefixes.forget(engine) {
                         continue;
@@ -485,27 +514,29 @@ impl Scheduler {
                         self.prefixes.keep(engine, entry);
                         return;
                     };
-                    batch.retain(|(other, _)| *other != at);
-                    for (other, _) in &mut batch {
-                        *other -= usize::from(*other > at);
+                    batch.retain(|part| part.at != at);
+                    for part in &mut batch {
+                        part.at -= usize::from(part.at > at);
                     }
                     if batch.is_empty() {
                         return;
                     }
                 }
                 Err(Refused::Fault(what)) if batch.len() == 1 => {
-                    let entry = self.running.remove(batch[0].0);
+                    let entry = self.running.remove(batch[0].at);
                     self.fail(engine, &entry, &what);
                     return;
                 }
                 Err(Refused::Fault(_)) => {
                     // Each by itself, so that one fault is the fault of one request.
-                    let sequences: Vec<(SequenceId, usize)> =
-                        batch.iter().filter_map(|(at, n)| Some((self.running[*at].sequence?, *n))).collect();
+                    let sequences: Vec<(SequenceId, usize)> = batch
+                        .iter()
+                        .filter_map(|part| Some((self.running[part.at].sequence?, part.n)))
+                        .collect();
                     for (sequence, n) in sequences {
                         let found = self.running.iter().position(|entry| entry.sequence == Some(sequence));
                         if let Some(at) = found {
-                            self.compute(engine, vec![(at, n)]);
+                            self.compute(engine, vec![Part { at, n, guess: Vec::new() }]);
                         }
                     }
                     return;
@@ -542,11 +573,11 @@ impl Scheduler {
     }
 
     /// After a replay: scores, new tokens, ends.
-    fn advance(&mut self, engine: &mut dyn Engine, batch: &[(usize, usize)]) {
+    fn advance(&mut self, engine: &mut dyn Engine, batch: &[Part]) {
         let now = Instant::now();
         let capacity = engine.capacity();
         let mut ended: Vec<(usize, Result<Finish, String>)> = Vec::new();
-        for (number, (at, n)) in batch.iter().enumerate() {
+        for (number, Part { at, n, guess }) in batch.iter().enumerate() {
             let entry = &mut self.running[*at];
             if *n > 1 || entry.n_done + 1 < entry.job.prompt.len() {
                 self.report.prompt_tokens += n;
@@ -557,15 +588,29 @@ impl Scheduler {
             if entry.n_done < entry.tokens.len() {
                 continue;
             }
-            let last = &rows[rows.len() - capacity.vocab..];
-            if entry.job.is_cached && entry.n_done == entry.job.prompt.len() {
-                entry.row = Some(Arc::new(last.to_vec()));
+            let n_rows = rows.len() / capacity.vocab;
+            let rows = rows.chunks_exact(capacity.vocab).skip(n_rows - (guess.len() + 1));
+            let mut n_right = 0;
+            for row in rows {
+                if entry.job.is_cached && entry.n_done == entry.job.prompt.len() {
+                    entry.row = Some(Arc::new(row.to_vec()));
+                }
+                match entry.next(row, capacity.most_tokens(), now, &mut self.report) {
+                    Ok(None) => {}
+                    Ok(Some(finish)) => ended.push((*at, Ok(finish))),
+                    Err(what) => ended.push((*at, Err(what))),
+                }
+                let is_over = ended.last().is_some_and(|(other, _)| other == at);
+                if is_over || guess.get(n_right) != entry.tokens.last() {
+                    break;
+                }
+                n_right += 1;
+                entry.n_done += 1;
             }
-            match entry.next(last, capacity.most_tokens(), now, &mut self.report) {
-                Ok(None) => {}
-                Ok(Some(finish)) => ended.push((*at, Ok(finish))),
-                Err(what) => ended.push((*at, Err(what))),
+            if n_right < guess.len() {
+                engine.truncate(entry.sequence.expect("a running entry has a sequence"), entry.n_done);
             }
+            self.note_luck(*at, guess.len(), n_right);
         }
         self.end(engine, ended);
     }

@@ -28,6 +28,10 @@ struct Lists {
     steps: Vec<Vec<(usize, usize)>>,
     /// A token that no step takes.
     poison: Option<u32>,
+    /// The likeliest token after others.
+    follows: fn(&[u32]) -> u32,
+    /// How long a step takes.
+    step: Duration,
 }
 
 /// The likeliest token after these.
@@ -38,7 +42,13 @@ fn follows(tokens: &[u32]) -> u32 {
     2 + (hash >> 40) as u32 % (VOCAB as u32 - 2)
 }
 
-fn row(tokens: &[u32]) -> Vec<f32> {
+/// The same where text repeats itself three times of four, so that guesses are right often and not always.
+fn repeats(tokens: &[u32]) -> u32 {
+    let token = follows(tokens);
+    if token.is_multiple_of(4) { token } else { 2 + tokens.last().unwrap() % 5 }
+}
+
+fn row(follows: fn(&[u32]) -> u32, tokens: &[u32]) -> Vec<f32> {
     let mut row = vec![0.0; VOCAB];
     row[follows(tokens) as usize] = 10.0;
     row
@@ -58,7 +68,14 @@ impl Lists {
             rows: Vec::new(),
             steps: Vec::new(),
             poison: None,
+            follows,
+            step: Duration::ZERO,
         }
+    }
+
+    /// One whose text repeats itself, and whose steps take a time that does not depend on their tokens.
+    fn repeating(pages: usize, sequences: usize) -> Self {
+        Self { follows: repeats, step: Duration::from_millis(1), ..Self::new(pages, sequences) }
     }
 
     fn used(&self) -> usize {
@@ -140,6 +157,7 @@ impl Engine for Lists {
             return Err(Refused::Fault("a poisoned token".to_owned()));
         }
         self.rows.clear();
+        std::thread::sleep(self.step);
         self.steps.push(batch.iter().map(|piece| (piece.sequence.0, piece.tokens.len())).collect());
         for piece in batch {
             let tokens = self.open.get_mut(&piece.sequence).unwrap();
@@ -147,11 +165,11 @@ impl Engine for Lists {
             for token in &piece.tokens {
                 tokens.push(*token);
                 if piece.scored == Rows::All {
-                    rows.extend(row(tokens));
+                    rows.extend(row(self.follows, tokens));
                 }
             }
             if piece.scored == Rows::Last {
-                rows = row(tokens);
+                rows = row(self.follows, tokens);
             }
             self.rows.push(rows);
         }
@@ -200,6 +218,7 @@ fn job(prompt: &[u32], max_tokens: usize) -> (Job, Inbox) {
         deadline: None,
         salt: None,
         is_cached: true,
+        guesses: 0,
         events,
         choice: 0,
         cancelled: Arc::new(AtomicBool::new(false)),
@@ -215,6 +234,10 @@ fn scheduler(batch_tokens: usize) -> Scheduler {
 
 /// What a prompt should be continued with.
 fn expected(prompt: &[u32], n: usize) -> Vec<u32> {
+    continued(follows, prompt, n)
+}
+
+fn continued(follows: fn(&[u32]) -> u32, prompt: &[u32], n: usize) -> Vec<u32> {
     let mut tokens = prompt.to_vec();
     for _ in 0..n {
         tokens.push(follows(&tokens));
@@ -566,4 +589,111 @@ fn the_pool_is_empty_once_everything_is_over() {
     }
     run(&mut scheduler, &mut engine);
     assert_eq!((engine.open.len(), engine.used()), (0, 0));
+}
+
+fn guessing(prompt: &[u32], max_tokens: usize) -> (Job, Inbox) {
+    let (job, inbox) = job(prompt, max_tokens);
+    (Job { guesses: 8, ..job }, inbox)
+}
+
+#[test]
+fn guesses_save_steps_and_change_no_token() {
+    for (n, batch_tokens) in [(1, 64), (6, 64), (6, 9)] {
+        let (mut scheduler, mut engine) = (scheduler(batch_tokens), Lists::repeating(1000, 8));
+        let mut inboxes = Vec::new();
+        for seed in 0..n {
+            let prompt = prompt(seed, 3 + seed % 5);
+            // One of them does not want it.
+            let (job, inbox) = guessing(&prompt, 160 + seed as usize);
+            scheduler.submit(if seed == 5 { Job { guesses: 0, ..job } } else { job });
+            inboxes.push((prompt, 160 + seed as usize, inbox));
+        }
+        run(&mut scheduler, &mut engine);
+        for (prompt, n, mut inbox) in inboxes {
+            let (tokens, last) = heard(&mut inbox);
+            assert_eq!((tokens, last), (continued(repeats, &prompt, n), Some(Event::Done(Finish::Length))));
+        }
+        let Report { guessed, right, .. } = scheduler.report;
+        assert!(guessed > right && right > 20, "{right} of {guessed}");
+        assert_eq!(scheduler.report.generated, (160..160 + n as usize).sum::<usize>());
+        let n_of = |step: &Vec<(usize, usize)>| step.iter().map(|(_, n)| n).sum::<usize>();
+        assert!(engine.steps.iter().all(|step| n_of(step) <= batch_tokens));
+        assert!(n > 1 || engine.steps.len() < 150, "{} steps", engine.steps.len());
+        assert!(engine.steps.iter().flatten().all(|(own, n)| *own != 6 || *n <= 3), "its prompt has three");
+    }
+}
+
+#[test]
+fn a_guess_ends_with_the_answer_and_leaves_nothing_of_itself() {
+    for (ends, stops, max_tokens) in [(vec![0], vec![4], 100), (vec![5], vec![], 100), (vec![0], vec![], 9)] {
+        let (mut scheduler, mut engine) = (scheduler(64), Lists::repeating(1000, 2));
+        let prompt = [2, 3, 6, 2, 3, 6, 2, 3, 6, 2, 3];
+        let (job, mut inbox) = guessing(&prompt, max_tokens);
+        scheduler.submit(Job { ends: ends.clone(), stops: stops.clone(), min_tokens: 7, ..job });
+        let (plain, mut plain_inbox) = self::job(&prompt, max_tokens);
+        let mut other = self::scheduler(64);
+        other.submit(Job { ends, stops, min_tokens: 7, ..plain });
+        run(&mut scheduler, &mut engine);
+        run(&mut other, &mut Lists::repeating(1000, 2));
+        let found = heard(&mut inbox);
+        assert!(found.0.len() >= 8, "{found:?}");
+        assert_eq!(found, heard(&mut plain_inbox));
+        // What is known of it is what was said.
+        let said = [&prompt[..], &found.0].concat();
+        assert!(said.starts_with(&engine.closed[0].1), "{said:?} {:?}", engine.closed);
+    }
+}
+
+#[test]
+fn what_is_drawn_at_random_is_drawn_alike_with_guesses() {
+    let answer = |guesses| {
+        let (mut scheduler, mut engine) = (scheduler(64), Lists::repeating(1000, 2));
+        let (job, mut inbox) = job(&prompt(1, 5), 150);
+        let chain = Settings { temperature: 2.5, seed: 7, ..Settings::default() };
+        let sampling = Sampling {
+            chain,
+            frequency: 0.1,
+            logprobs: Some(2),
+            bias: vec![(9, 1.0)],
+            ..Sampling::default()
+        };
+        scheduler.submit(Job { drawer: Drawer::new(sampling, VOCAB).unwrap(), guesses, ..job });
+        run(&mut scheduler, &mut engine);
+        let mut events = Vec::new();
+        while let Ok((_, event)) = inbox.try_recv() {
+            events.push(event);
+        }
+        (events, scheduler.report.guessed)
+    };
+    let ((plain, none), (guessed, some)) = (answer(0), answer(8));
+    assert_eq!(none, 0);
+    assert!(some > 0);
+    assert_eq!(plain, guessed);
+}
+
+#[test]
+fn a_full_pool_takes_guesses_before_it_takes_sequences() {
+    // Four pages are enough for what is said, and not for what is guessed.
+    let follows = |tokens: &[u32]| if tokens.len() == 16 { 50 } else { 2 + tokens.last().unwrap() % 5 };
+    let (mut scheduler, mut engine) = (scheduler(64), Lists { follows, ..Lists::repeating(4, 8) });
+    let (job, mut inbox) = guessing(&[2, 4, 6, 3, 5], 100);
+    scheduler.submit(Job { stops: vec![50], ..job });
+    run(&mut scheduler, &mut engine);
+    let wanted = continued(follows, &[2, 4, 6, 3, 5], 12);
+    assert_eq!(heard(&mut inbox), (wanted, Some(Event::Done(Finish::StopToken(50)))));
+    assert!(scheduler.report.guessed > 0);
+    // And with fewer pages nobody is lost.
+    let (mut scheduler, mut engine) = (self::scheduler(64), Lists::repeating(12, 8));
+    let mut inboxes = Vec::new();
+    for seed in 0..5 {
+        let (job, inbox) = guessing(&prompt(seed, 8), 20);
+        scheduler.submit(job);
+        inboxes.push((prompt(seed, 8), inbox));
+    }
+    run(&mut scheduler, &mut engine);
+    assert!(scheduler.report.preemptions > 0);
+    for (prompt, mut inbox) in inboxes {
+        assert_eq!(heard(&mut inbox).0, continued(repeats, &prompt, 20));
+    }
+    assert!(engine.open.is_empty());
 }

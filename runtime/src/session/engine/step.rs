@@ -2,7 +2,7 @@
 //!
 //! In: pieces. Out: longer sequences, and the rows of their outputs.
 //! Everything that can be refused is refused before anything is written: first what pieces ask for, then the pages that
-//! they need. One token of each of several sequences is one replay, a run of tokens of one sequence is another.
+//! they need. A few tokens of each of several sequences are one replay, a run of tokens of one sequence is another.
 
 use std::time::Duration;
 
@@ -17,6 +17,10 @@ use crate::session::engine::{Engine, Feed, Limits, Output, Piece, Sequence, Sequ
 use crate::session::loaded::{Input, Rows};
 use crate::session::pool::PageId;
 use crate::session::refused;
+
+/// The most tokens that a sequence has in a batch, where each is scored: a guess to be verified. Every token of a batch
+/// reads the pages of its sequence for itself, so more of them are better a run.
+const MOST_BATCHED: usize = 16;
 
 /// Where the first token of a run goes.
 #[derive(Clone, Copy)]
@@ -37,7 +41,7 @@ impl Engine {
     }
 
     /// The same, and calls `each` with every row of output: one for each token of a run where that is wanted or the
-    /// programs return hidden vectors, else one for the last token of each replay; one for each sequence of a batch.
+    /// programs return hidden vectors, else one for the last token of each replay; one for each token of a batch.
     ///
     /// # Errors
     /// As [`Engine::step`].
@@ -52,46 +56,61 @@ impl Engine {
         self.evict(pieces)?;
         let mut batch = std::mem::take(&mut self.batch);
         batch.clear();
-        let is_single = |piece: &Piece<'_>| self.decode().n_rows(piece.feed.rows()) == 1;
-        batch.extend((0..pieces.len()).filter(|number| is_single(&pieces[*number])));
+        batch.extend((0..pieces.len()).filter(|number| self.is_batched(&pieces[*number], pieces.len())));
         let done = self.run_all(pieces, &batch, each);
         self.batch = batch;
         done
     }
 
+    /// Whether a piece of a step goes into a batch: one token, or a few that are all scored.
+    fn is_batched(&self, piece: &Piece<'_>, n_pieces: usize) -> bool {
+        let n = self.decode().n_rows(piece.feed.rows());
+        let most = MOST_BATCHED.min(self.most(Form::Batch));
+        // A state that goes from token to token takes one token of a batch.
+        n == 1 || n_pieces > 1 && piece.is_scored && n <= most && !self.is_forward_only()
+    }
+
     fn run_all(
         &mut self,
         pieces: &[Piece<'_>],
-        singles: &[usize],
+        batched: &[usize],
         each: &mut dyn FnMut(SequenceId, &[f32]),
     ) -> Result<(), Error> {
-        let most = self.most_sequences();
-        let mut n_replays = 0;
-        for batch in singles.chunks(most) {
+        let mut left = batched;
+        while !left.is_empty() {
+            let (batch, later) = left.split_at(self.n_fitting(pieces, left));
+            left = later;
             match batch {
                 [one] => self.run(pieces[*one], each)?,
                 _ => self.run_batch(pieces, batch, each)?,
             }
-            n_replays += 1;
-            self.keep_outputs(pieces, batch, n_replays, singles.len().div_ceil(most), pieces.len())?;
+            // What runs later may be another batch, or a run that ends with a single token.
+            if batch.len() < batched.len() || batch.len() == 1 {
+                self.keep_outputs(pieces, batch)?;
+            }
         }
-        for (number, piece) in pieces.iter().enumerate().filter(|(number, _)| !singles.contains(number)) {
+        for (number, piece) in pieces.iter().enumerate().filter(|(number, _)| !batched.contains(number)) {
             self.run(*piece, each)?;
-            self.keep_outputs(pieces, &[number], 1, 2, pieces.len())?;
+            self.keep_outputs(pieces, &[number])?;
         }
         Ok(())
     }
 
-    /// Copies the rows of pieces whose program may run again in this step.
-    fn keep_outputs(
-        &mut self,
-        pieces: &[Piece<'_>],
-        numbers: &[usize],
-        n_replays: usize,
-        n_wanted: usize,
-        n_pieces: usize,
-    ) -> Result<(), Error> {
-        if n_replays >= n_wanted && numbers.len() == n_pieces || n_pieces == 1 || n_wanted == 1 {
+    /// How many of the first of these pieces one replay takes.
+    fn n_fitting(&self, pieces: &[Piece<'_>], numbers: &[usize]) -> usize {
+        let mut room = self.most(Form::Batch);
+        let fits = |number: &&usize| {
+            let n = self.decode().n_rows(pieces[**number].feed.rows());
+            let is_room = n <= room;
+            room = room.saturating_sub(n);
+            is_room
+        };
+        numbers.iter().take_while(fits).count().max(1)
+    }
+
+    /// Copies the rows of pieces, where the program may run again in this step.
+    fn keep_outputs(&mut self, pieces: &[Piece<'_>], numbers: &[usize]) -> Result<(), Error> {
+        if pieces.len() == 1 {
             return Ok(());
         }
         for number in numbers {
@@ -361,14 +380,18 @@ impl Engine {
         Ok((class, loaded.program))
     }
 
-    /// Extends several sequences by one token each, in one replay.
+    /// Extends several sequences by a token or a few each, in one replay.
     fn run_batch(
         &mut self,
         pieces: &[Piece<'_>],
         batch: &[usize],
         each: &mut dyn FnMut(SequenceId, &[f32]),
     ) -> Result<(), Error> {
-        let class = self.class_of(Form::Batch, batch.len());
+        let first = pieces[batch[0]].feed.rows();
+        let row_bytes = first.bytes.len() / self.decode().n_rows(first);
+        let n_of = |number: usize| pieces[number].feed.rows().bytes.len() / row_bytes;
+        let n = batch.iter().map(|number| n_of(*number)).sum();
+        let class = self.class_of(Form::Batch, n);
         self.load(class)?;
         let Self { device, loaded, slots, limits, weights, .. } = self;
         let loaded = loaded[class].as_mut().expect("it was just loaded");
@@ -378,9 +401,16 @@ impl Engine {
                 slots[id.index as usize].sequence.as_ref().expect("the pieces were checked")
             })
         };
+        // Each token with its sequence, and how many tokens of this batch are before it there.
+        let tokens = || {
+            let lengths = batch.iter().map(|number| n_of(*number));
+            sequences().zip(lengths).flat_map(|(sequence, n)| (0..n).map(move |at| (sequence, at)))
+        };
+        let places =
+            || tokens().map(|(sequence, at)| place(sequence, sequence.n_kept() + at, limits.page_rows));
         let n_pages = sequences().map(|sequence| sequence.pages.len()).max().unwrap_or(1);
         let most_pages = limits.context.div_ceil(limits.page_rows);
-        loaded.bind(&mut **device, batch.len(), n_pages, |input, to| match input {
+        loaded.bind(&mut **device, n, n_pages, |input, to| match input {
             Input::Rows => {
                 let mut left = to;
                 for number in batch {
@@ -390,19 +420,16 @@ impl Engine {
                     left = others;
                 }
             }
-            Input::Positions => write(to, sequences().map(|sequence| sequence.len as i32)),
-            Input::Slot => write(to, sequences().map(|sequence| sequence.n_kept() as i32)),
-            Input::Page => {
-                write(to, sequences().map(|sequence| place(sequence, sequence.n_kept(), limits.page_rows).0));
-            }
-            Input::Row => {
-                write(to, sequences().map(|sequence| place(sequence, sequence.n_kept(), limits.page_rows).1));
-            }
+            Input::Positions => write(to, tokens().map(|(sequence, at)| (sequence.len + at) as i32)),
+            Input::Slot => write(to, tokens().map(|(sequence, at)| (sequence.n_kept() + at) as i32)),
+            Input::Page => write(to, places().map(|(page, _)| page)),
+            Input::Row => write(to, places().map(|(_, row)| row)),
             Input::Sequence => {
                 write(to, sequences().map(|sequence| sequence.state.map_or(0, |state| state as i32)));
             }
             Input::Table => {
-                for (to, sequence) in to.chunks_exact_mut(most_pages * size_of::<i32>()).zip(sequences()) {
+                let tables = to.chunks_exact_mut(most_pages * size_of::<i32>());
+                for (to, (sequence, _)) in tables.zip(tokens()) {
                     write(to, sequence.pages.iter().map(|page| page_number(*page)));
                 }
             }
@@ -410,26 +437,28 @@ impl Engine {
         device.replay(loaded.program, &loaded.symbols)?;
         weights.check()?;
         let program = loaded.program;
-        for (row, number) in batch.iter().enumerate() {
+        let mut first = 0;
+        for number in batch {
             let Piece { sequence, feed, .. } = pieces[*number];
-            self.commit(sequence, feed.rows(), 1, program, Some(row))?;
-            each(sequence, self.rows(sequence)?);
+            self.commit(sequence, feed.rows(), n_of(*number), program, Some(first))?;
+            first += n_of(*number);
+            self.rows(sequence)?.chunks_exact(self.width).for_each(|row| each(sequence, row));
         }
         Ok(())
     }
 
-    /// Records that a replay has extended a sequence.
+    /// Records that a replay has extended a sequence; of a batch, from which of its tokens on.
     fn commit(
         &mut self,
         id: SequenceId,
         rows: Rows<'_>,
         n: usize,
         program: ProgramId,
-        row: Option<usize>,
+        first: Option<usize>,
     ) -> Result<(), Error> {
         let n_rows = self.device.output(program, self.outputs.rows).len() / (self.width * size_of::<f32>());
-        let rows_of = match row {
-            Some(row) => row..row + 1,
+        let rows_of = match first {
+            Some(first) => first..first + n,
             None if n_rows > 1 => 0..n,
             None => 0..1,
         };
