@@ -39,6 +39,9 @@ pub(crate) struct Arguments {
 /// Collects and writes it.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let n_threads = n_threads(arguments.threads)?;
+    if arguments.chunks == Some(0) {
+        return Err("--chunks is 0, expected at least 1".to_owned());
+    }
     let text = text_of(&arguments.file)?;
     let mut progress = Progress::new(1);
     let mut opened = arguments.model.open(&mut progress, false)?;

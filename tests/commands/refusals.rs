@@ -46,15 +46,6 @@ fn senseless_flags_are_sentences() {
         ("run --port 80", "--port: fusebox run serves nobody"),
         ("run --draft 16 -p a", "--draft is 16, expected ngram or a model; --draft-max is a number"),
         ("run --draft ngram --draft-max 0 -p a", "--draft-max is 0, expected 1 to 64"),
-        ("run --lora-scaled a:b -p a", "--lora-scaled is `a:b`, expected PATH:SCALE with a number"),
-        ("run --lora assets/story.gguf -p a", "key `general.type`: expected `adapter`, found `model`"),
-        ("run --control-vector-layer-range 3 2 -p a", "--control-vector-layer-range is 3 to 2"),
-        ("merge assets/story.gguf out.gguf", "--lora"),
-        (
-            "quantize assets/story.gguf out.gguf Q4_0 --tensor-type a",
-            "--tensor-type is `a`, expected NAME=TYPE",
-        ),
-        ("quantize assets/story.gguf out.gguf COPY --split-max-size big", "expected a size such as 500M"),
         ("ps", "ps: no model stays loaded"),
         ("benhc", "did you mean bench?"),
         ("run --tokens 1,99999", "no token 99999"),
@@ -118,6 +109,40 @@ fn senseless_flags_are_sentences() {
         ("inspect -m no-such-file", "no-such-file"),
         ("inspect no-such-file", "no-such-file"),
         ("inspect a -m b", "cannot be used with"),
+        (
+            "sing",
+            "commands are run, serve, logits, embed, perplexity, tokens, bench, story, inspect, quantize, doctor, pull",
+        ),
+    ] {
+        says(line, known);
+    }
+}
+
+/// Checks that a line is refused with a sentence that has these words.
+#[track_caller]
+fn says(line: &str, known: &str) {
+    let arguments: Vec<&str> = line.split(' ').collect();
+    let sentence = refused(&arguments);
+    assert!(sentence.contains(known), "{line}: {sentence}");
+}
+
+#[test]
+fn senseless_adapters_and_formats_are_sentences() {
+    for (line, known) in [
+        ("run --lora-scaled a:b -p a", "--lora-scaled is `a:b`, expected PATH:SCALE with a number"),
+        ("run --lora assets/story.gguf -p a", "key `general.type`: expected `adapter`, found `model`"),
+        ("run --control-vector-layer-range 3 2 -p a", "--control-vector-layer-range is 3 to 2"),
+        ("merge assets/story.gguf out.gguf", "--lora"),
+        (
+            "quantize assets/story.gguf out.gguf Q4_0 --tensor-type a",
+            "--tensor-type is `a`, expected NAME=TYPE",
+        ),
+        (
+            "quantize assets/story.gguf out.gguf Q4_0 --tensor-type ffn_dwon=q8_0",
+            "expected a tensor whose name matches `ffn_dwon`, found none",
+        ),
+        ("imatrix assets/story.gguf -f README.md --chunks 0", "--chunks is 0, expected at least 1"),
+        ("quantize assets/story.gguf out.gguf COPY --split-max-size big", "expected a size such as 500M"),
         ("quantize a b F16 Cargo.toml", "--help"),
         ("quantize assets/story.gguf no-such-folder/a.gguf IQ2_XS", "Q4_K_M"),
         ("quantize assets/story.gguf assets/story.gguf Q4_0", "another file"),
@@ -125,14 +150,8 @@ fn senseless_flags_are_sentences() {
         ("quantize no-such-file a.gguf Q4_0", "no-such-file"),
         ("quantize assets/story.gguf no-such-folder/a.gguf F16", "no-such-folder/a.gguf: "),
         ("quantize assets/story.gguf a.gguf F16 -t 0", "1 to 256"),
-        (
-            "sing",
-            "commands are run, serve, logits, embed, perplexity, tokens, bench, story, inspect, quantize, doctor, pull",
-        ),
     ] {
-        let arguments: Vec<&str> = line.split(' ').collect();
-        let sentence = refused(&arguments);
-        assert!(sentence.contains(known), "{line}: {sentence}");
+        says(line, known);
     }
 }
 

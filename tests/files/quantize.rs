@@ -16,7 +16,7 @@ use fusebox_models::quantize::types::{TYPES, Type};
 use fusebox_models::quantize::{Job, Summary, quantize};
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::weights::value::{List, Value};
-use fusebox_runtime::weights::{Checkpoint, Kind, Stored, open, store};
+use fusebox_runtime::weights::{Checkpoint, Kind, Stored, TensorInfo, open, store};
 use support::given::story;
 use support::oracles;
 use support::own::{path, write};
@@ -115,7 +115,7 @@ fn done(input: &Path, job: Job, name: &str) -> Summary {
 #[test]
 fn several_files_are_the_same_model_and_become_one_again() {
     let original = open(&story()).unwrap();
-    let bytes: usize = original.tensors().values().map(|info| info.n_bytes()).sum();
+    let bytes: usize = original.tensors().values().map(TensorInfo::n_bytes).sum();
     for (number, split) in [Split::Tensors(3), Split::Bytes(bytes as u64 / 3)].into_iter().enumerate() {
         let name = format!("parts-{number}.gguf");
         let summary = done(&story(), Job { split: Some(split), ..Job::default() }, &name);
@@ -187,6 +187,11 @@ fn an_importance_matrix_is_read_from_both_kinds_of_files() {
     let job = Job { ty: Type::named("Q5_1"), importance, ..Job::default() };
     let error = quantize(&story(), &path("wrong.gguf"), &job, &mut |_, _| ()).unwrap_err().to_string();
     assert!(error.contains("wrong.dat") && error.contains("found 2"), "{error}");
+    let other = [word(1), word(5), b"other".to_vec(), word(3), word(2), vec![0; 8]].concat();
+    let importance = Some(Importance::open(&write("other.dat", &other)).unwrap());
+    let job = Job { ty: Type::named("Q5_1"), importance, ..Job::default() };
+    let error = quantize(&story(), &path("other.gguf"), &job, &mut |_, _| ()).unwrap_err().to_string();
+    assert!(error.contains("other.dat") && error.contains("those of another"), "{error}");
 }
 
 #[test]

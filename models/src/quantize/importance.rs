@@ -59,6 +59,12 @@ impl Importance {
         );
         Err(Error::input(&self.path, Place::Tensor(name.to_owned()), what))
     }
+
+    /// The error where it is for no tensor of a model.
+    pub(super) fn of_another(&self) -> Error {
+        let what = "expected sums for tensors of this model, found those of another";
+        Error::input(&self.path, Place::Whole, what)
+    }
 }
 
 fn of_gguf(path: &Path, checkpoint: &Checkpoint) -> Result<BTreeMap<String, Vec<f32>>, Error> {

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_runtime::error::{Error, Place};
+use fusebox_runtime::error::{Error, Place, quoted};
 use fusebox_runtime::threads::each;
 use fusebox_runtime::weights::store::{Entry, Put, may_replace};
 use fusebox_runtime::weights::{Checkpoint, Stored, open};
@@ -105,16 +105,24 @@ pub type Progress<'a> = dyn FnMut(usize, usize) + 'a;
 /// Converts a checkpoint to a GGUF file; `progress` is called before each tensor.
 ///
 /// # Errors
-/// One sentence; the output file is then as it was before.
+/// One sentence; a single output file is then as it was before, and of several none is left.
 pub fn quantize(input: &Path, output: &Path, job: &Job, progress: &mut Progress) -> Result<Summary, Error> {
     let checkpoint = open(input)?;
     let mut draft = draft::draft(&checkpoint, input, job)?;
     if !job.adapters.is_empty() {
         merge::add(&mut draft.tensors, &checkpoint, input, &job.adapters)?;
     }
+    let names: Vec<&str> = draft.tensors.iter().map(|tensor| tensor.entry.name.as_str()).collect();
+    if let Some(pattern) = job.overrides.unmatched(&names) {
+        let what = format!("expected a tensor whose name matches {}, found none", quoted(pattern));
+        return Err(Error::input(input, Place::Whole, what));
+    }
     if let Some(importance) = &job.importance {
         for tensor in &mut draft.tensors {
             tensor.importance = importance.of(&tensor.entry.name, &tensor.entry.shape)?.map(<[f32]>::to_vec);
+        }
+        if draft.tensors.iter().all(|tensor| tensor.importance.is_none()) {
+            return Err(importance.of_another());
         }
     }
     let entries: Vec<Entry> = draft.tensors.iter().map(|tensor| tensor.entry.clone()).collect();

@@ -37,6 +37,12 @@ impl Overrides {
         Ok(())
     }
 
+    /// A pattern that none of these names matches.
+    pub(super) fn unmatched(&self, names: &[&str]) -> Option<&str> {
+        let is_found = |pattern: &Regex| names.iter().any(|name| pattern.is_match(name).unwrap_or(false));
+        self.patterns.iter().map(|(pattern, _)| pattern).find(|own| !is_found(own)).map(Regex::as_str)
+    }
+
     /// The format of a tensor; `None` where it stays as it is.
     pub(super) fn choose(
         &self,
