@@ -93,12 +93,13 @@ fn types_of_few_bits_are_what_they_stand_for() {
                 })
                 .collect();
             // 2^-7
-            match scale {
-                Some(at) => bytes[at..at + 2].copy_from_slice(&[0x00, 0x20]),
-                None => {
-                    [49, 51, 53, 55].iter().for_each(|at| bytes[*at] &= 0x0f);
-                    bytes[55] |= 0x20;
+            if let Some(at) = scale {
+                bytes[at..at + 2].copy_from_slice(&[0x00, 0x20]);
+            } else {
+                for at in [49, 51, 53, 55] {
+                    bytes[at] &= 0x0f;
                 }
+                bytes[55] |= 0x20;
             }
             bytes
         };
