@@ -60,7 +60,7 @@ pub(crate) struct MergeArguments {
     output: PathBuf,
     /// LoRA adapter to merge into the weights: a GGUF file or a folder of PEFT; repeatable.
     #[arg(long, value_name = "PATH", value_delimiter = ',', required_unless_present = "lora_scaled")]
-    lora: Vec<PathBuf>,
+    lora: Vec<String>,
     /// The same with a factor on what it changes; repeatable.
     #[arg(long, value_name = "PATH:SCALE", value_delimiter = ',')]
     lora_scaled: Vec<String>,
@@ -114,7 +114,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
 pub(crate) fn merge(arguments: &MergeArguments) -> Result<(), String> {
     let MergeArguments { base, output, lora, lora_scaled, ty: name, written } = arguments;
     let mut job = Job { ty: name.as_deref().map_or(Ok(None), |name| ty("--type", name))?, ..Job::default() };
-    job.adapters.loras = with_scales("--lora-scaled", lora, lora_scaled)?;
+    let loras = with_scales("--lora-scaled", lora, lora_scaled)?;
+    job.adapters.loras = loras.into_iter().map(|(path, scale)| (path.into(), scale)).collect();
     write(base, output, job, written)
 }
 

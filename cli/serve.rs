@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use fusebox::Pooling;
 use fusebox::Run;
+use fusebox::adapters::Choice;
 use fusebox::files;
 use fusebox::open::n_threads;
 use fusebox_serve::{CHATML, Settings, Source, serve};
@@ -126,7 +127,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let settings = settings(arguments)?;
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
-    let sources = sources(arguments)?;
+    let sources = sources(arguments, &settings.run.adapters.choices)?;
     let parallel = arguments.parallel;
     if !(1..=MAX_PARALLEL).contains(&parallel) {
         return Err(format!("--parallel is {parallel}, expected 1 to {MAX_PARALLEL}"));
@@ -164,7 +165,7 @@ fn settings(arguments: &Arguments) -> Result<Settings, String> {
     if arguments.max_batch_tokens == 0 {
         return Err("--max-batch-tokens is 0, expected at least 1".to_owned());
     }
-    let adapters = arguments.adapters.adapters()?;
+    let adapters = arguments.adapters.served()?;
     if !adapters.is_empty() && arguments.model.len() > 1 {
         return Err("adapters are for one model, found several; give one -m".to_owned());
     }
@@ -205,7 +206,7 @@ fn settings(arguments: &Arguments) -> Result<Settings, String> {
 }
 
 /// The models with their names: the part before `=`, or that of the file.
-fn sources(arguments: &Arguments) -> Result<Vec<Source>, String> {
+fn sources(arguments: &Arguments, choices: &[Choice]) -> Result<Vec<Source>, String> {
     let mut sources: Vec<Source> = Vec::new();
     let given = arguments.model.iter().map(|text| match text.split_once('=') {
         Some((name, path)) if !name.is_empty() && !name.contains(['/', '\\']) => {
@@ -230,6 +231,10 @@ fn sources(arguments: &Arguments) -> Result<Vec<Source>, String> {
     }
     if let Some(first) = sources.first_mut() {
         first.names.extend(arguments.alias.iter().cloned());
+    }
+    let is_taken = |choice: &&Choice| sources.iter().any(|source| source.names.contains(&choice.name));
+    if let Some(Choice { name, .. }) = choices.iter().find(is_taken) {
+        return Err(format!("a model and an adapter have the name {name}"));
     }
     Ok(sources)
 }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::session::classes::Form;
 use fusebox_runtime::session::engine::{Engine as Runtime, Feed, Piece, SequenceId};
+use fusebox_runtime::session::kin::Kin;
 
 use crate::error::Error;
 
@@ -75,9 +76,12 @@ impl Engine {
         Sequence(self.runtime.open())
     }
 
-    /// The same, which shares pages only with sequences of the same salt.
-    pub fn open_salted(&mut self, salt: u64) -> Sequence {
-        Sequence(self.runtime.open_salted(salt))
+    /// The same, which shares pages only with its kin, and has their adapters.
+    ///
+    /// # Errors
+    /// Where the kin is of a model with other adapters.
+    pub fn open_as(&mut self, kin: &Kin) -> Result<Sequence, Error> {
+        Ok(Sequence(self.runtime.open_as(kin)?))
     }
 
     /// A copy of a sequence, which shares the pages so far.
@@ -105,10 +109,10 @@ impl Engine {
         Ok(self.runtime.share_known(sequence.0, tokens)?)
     }
 
-    /// How many of the first of these tokens [`Engine::share_known`] would find for a sequence of this salt, and how
+    /// How many of the first of these tokens [`Engine::share_known`] would find for a sequence of this kin, and how
     /// many of the pages that hold them count as free now, because nobody uses them.
-    pub fn known_prefix(&self, tokens: &[u32], salt: u64) -> (usize, usize) {
-        self.runtime.known_prefix(tokens, salt)
+    pub fn known_prefix(&self, tokens: &[u32], kin: &Kin) -> (usize, usize) {
+        self.runtime.known_prefix(tokens, kin)
     }
 
     /// Writes what pages hold whose tokens are known into a folder, in a file of this model's; says how many there are.

@@ -68,6 +68,7 @@ pub use fusebox_models::{
     tokenizer,
 };
 pub use fusebox_runtime::session::Session;
+pub use fusebox_runtime::session::kin::Kin;
 pub use fusebox_runtime::{files, weights};
 pub use model::Model;
 pub use program::Program;

@@ -156,6 +156,12 @@ impl Model {
         Ok(engine)
     }
 
+    /// The factors of a sequence on each rank of the adapters that it chooses from ([`Adapters::choices`]), given one
+    /// for each adapter; a [`Kin`](crate::Kin) takes them.
+    pub fn scales(&self, factors: &[f32]) -> Arc<[f32]> {
+        self.opened.model.scales(factors)
+    }
+
     /// A chat, with a system message or without.
     ///
     /// # Errors

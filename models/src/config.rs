@@ -47,6 +47,8 @@ pub struct Config {
     pub factors: BTreeMap<String, f32>,
     /// Ranks of what adapters add to weight matrices (LoRA), by the names of these in graphs.
     pub ranks: BTreeMap<String, usize>,
+    /// What adapters add that a sequence chooses from.
+    pub choices: Choices,
     /// The blocks whose result a direction is added to (control vector).
     pub steered: BTreeSet<usize>,
     /// Whether norms have weights.
@@ -55,6 +57,15 @@ pub struct Config {
     pub formats: Formats,
     /// The KV cache.
     pub cache: KvCache,
+}
+
+/// The adapters that a sequence chooses from (LoRA): each projection has the ranks of all of them.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Choices {
+    /// The ranks of all adapters together.
+    pub rank: usize,
+    /// The weight matrices that one of them adds to, by the names of these in graphs.
+    pub names: BTreeSet<String>,
 }
 
 /// What is added to the embeddings of tokens: of encoders (BERT).
@@ -676,6 +687,7 @@ impl Config {
             biased: BTreeSet::new(),
             factors: BTreeMap::new(),
             ranks: BTreeMap::new(),
+            choices: Choices::default(),
             steered: BTreeSet::new(),
             has_norm_weights: true,
             formats: Formats::Uniform(Format::F32),

@@ -6,6 +6,7 @@
 //! that.
 
 use std::collections::BTreeMap;
+use std::iter;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ use fusebox_runtime::weights::{Checkpoint, Kind, open};
 
 use crate::adapters::{Adapters, Added, Base, targets};
 use crate::binding::{Bound, bind};
-use crate::config::{Config, Formats, KvCache};
+use crate::config::{Choices, Config, Formats, KvCache};
 use crate::families::{gguf_architecture, hparams, read, unsupported};
 use crate::hparams::Hparams;
 use crate::layers::embed::{Entry, Scored};
@@ -222,6 +223,7 @@ impl Model {
     pub fn with_adapters(mut self, adapters: &Adapters) -> Result<Self, Error> {
         let (mut config, one) = (self.config, Sym::from(1));
         config.ranks.clear();
+        config.choices = Choices::default();
         config.steered.clear();
         let graph = self.body.graph(&config, &one, self.entry, self.scored)?;
         let targets = targets(&graph, &config);
@@ -237,6 +239,7 @@ impl Model {
             formats.extend(added.formats());
         }
         (config.ranks, config.steered) = (added.ranks.clone(), added.steered.clone());
+        config.choices = added.choices.clone();
         added.check(&self.body.graph(&config, &one, self.entry, self.scored)?)?;
         self.config = config;
         self.added = Arc::new(added);
@@ -251,10 +254,22 @@ impl Model {
     /// All weights of its graphs.
     pub(crate) fn weights(&self) -> Arc<dyn Weights> {
         let own = Arc::clone(&self.weights);
-        if self.config.ranks.is_empty() && self.config.steered.is_empty() {
+        if self.added.is_empty() {
             return own;
         }
         Arc::new(Both { own, added: Arc::clone(&self.added) })
+    }
+
+    /// The factors of a sequence on each rank of the adapters that it chooses from, given one for each adapter: 0 for
+    /// those that it does not have, and for those that are not given.
+    pub fn scales(&self, factors: &[f32]) -> Arc<[f32]> {
+        let all = factors.iter().copied().chain(iter::repeat(0.0));
+        self.added
+            .choice_ranks
+            .iter()
+            .zip(all)
+            .flat_map(|(rank, factor)| iter::repeat_n(factor, *rank))
+            .collect()
     }
 
     /// The graph of a run that returns what the inputs of projections are.

@@ -254,8 +254,8 @@ pub(crate) async fn answer(app: Arc<App>, request: Request) -> Result<Response, 
     let name = fields.required_string("model")?;
     let served = app.models.get(Some(&name)).await?;
     let missing = || Problem::field("max_tokens", "expected an integer of at least 1, found none");
-    let mut ask =
-        Ask { max_tokens: Some(fields.size("max_tokens", 1)?.ok_or_else(missing)?), ..Ask::default() };
+    let max_tokens = Some(fields.size("max_tokens", 1)?.ok_or_else(missing)?);
+    let mut ask = Ask { max_tokens, adapters: served.named(Some(&name)), ..Ask::default() };
     let mut conversation = conversation(&mut fields)?;
     sampling(&mut fields, &mut ask, &mut conversation)?;
     others(&mut fields)?;

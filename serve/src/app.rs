@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::metrics::Metrics;
-use crate::model::{Served, Terms};
+use crate::model::{Served, Terms, is_name};
 use crate::problem::Problem;
 use crate::settings::Settings;
 use crate::worker::QueueLimits;
@@ -74,6 +74,8 @@ struct State {
 /// The models by name.
 pub(crate) struct Models {
     slots: Vec<Slot>,
+    /// The names of adapters of the first model.
+    adapters: Vec<String>,
     terms: Terms,
     memory: Option<u64>,
     keep_alive: Duration,
@@ -82,6 +84,8 @@ pub(crate) struct Models {
 /// A model for those who list models.
 pub(crate) struct Listed {
     pub(crate) names: Vec<String>,
+    /// Of an adapter, the model that it is for.
+    pub(crate) parent: Option<String>,
     pub(crate) size: u64,
     pub(crate) served: Option<Arc<Served>>,
     pub(crate) used: Instant,
@@ -106,6 +110,7 @@ impl App {
             state: Mutex::new(State { served: None, used: Instant::now(), keep: None }),
         };
         let models = Models {
+            adapters: terms.run.adapters.choices.iter().map(|choice| choice.name.clone()).collect(),
             slots: sources.into_iter().map(slot).collect(),
             terms,
             memory: settings.memory,
@@ -167,11 +172,6 @@ pub(crate) async fn blocking<T: Send + 'static>(
     outcome.unwrap_or_else(|_| Err(Problem::fault("The request could not be prepared.")))
 }
 
-/// Whether a name is that of a model: Ollama appends `:latest`.
-fn is_name(name: &str, known: &str) -> bool {
-    name == known || name.strip_suffix(":latest") == Some(known)
-}
-
 impl Slot {
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -201,9 +201,10 @@ fn file_size(path: &std::path::Path) -> u64 {
 }
 
 impl Models {
-    /// The names of all models, as lists show them.
+    /// The names of all models and adapters, as lists show them.
     pub(crate) fn names(&self) -> Vec<String> {
-        self.slots.iter().filter_map(|slot| slot.source.names.first().cloned()).collect()
+        let models = self.slots.iter().filter_map(|slot| slot.source.names.first());
+        models.chain(&self.adapters).cloned().collect()
     }
 
     fn slot(&self, name: Option<&str>) -> Result<&Slot, Problem> {
@@ -211,10 +212,12 @@ impl Models {
             return self.slots.first().ok_or_else(|| Problem::unavailable("There is no model."));
         };
         let found = self.slots.iter().find(|slot| slot.source.names.iter().any(|known| is_name(name, known)));
+        let is_adapter = self.adapters.iter().any(|known| is_name(name, known));
+        let found = found.or(self.slots.first().filter(|_| is_adapter));
         found.ok_or_else(|| Problem::no_model(name, &self.names()))
     }
 
-    /// The model of a name, or the first; loaded if it was not.
+    /// The model of a name or of the adapter of that name, or the first; loaded if it was not.
     ///
     /// # Errors
     /// Where there is none of that name, or it does not load.
@@ -299,9 +302,21 @@ impl Models {
                 let state = slot.state();
                 (state.served.clone(), state.used)
             };
-            Listed { names: slot.source.names.clone(), size: slot.size(), served, used }
+            Listed { names: slot.source.names.clone(), parent: None, size: slot.size(), served, used }
         };
         self.slots.iter().map(listed).collect()
+    }
+
+    /// All models, and the adapters that a request may name in place of one.
+    pub(crate) fn list_all(&self) -> Vec<Listed> {
+        let mut all = self.list();
+        for name in &self.adapters {
+            let Some(model) = all.first() else { break };
+            let (names, parent, served) =
+                (vec![name.clone()], model.names.first().cloned(), model.served.clone());
+            all.push(Listed { names, parent, size: model.size, served, used: model.used });
+        }
+        all
     }
 
     /// One of them.
@@ -311,7 +326,7 @@ impl Models {
     pub(crate) fn listed(&self, name: &str) -> Result<Listed, Problem> {
         self.slot(Some(name))?;
         let found =
-            self.list().into_iter().find(|listed| listed.names.iter().any(|known| is_name(name, known)));
+            self.list_all().into_iter().find(|listed| listed.names.iter().any(|known| is_name(name, known)));
         found.ok_or_else(|| Problem::no_model(name, &self.names()))
     }
 }

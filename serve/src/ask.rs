@@ -42,6 +42,8 @@ pub(crate) struct Ask {
     pub(crate) grammar: Option<Grammar>,
     pub(crate) priority: i64,
     pub(crate) salt: Option<String>,
+    /// The factor on each adapter of the model that it chooses from; 0 for those behind the last.
+    pub(crate) adapters: Vec<f32>,
     pub(crate) is_cached: bool,
     /// The most tokens that are guessed for a step; none for as many as the server guesses.
     pub(crate) guesses: Option<usize>,
@@ -64,6 +66,7 @@ impl Default for Ask {
             grammar: None,
             priority: 0,
             salt: None,
+            adapters: Vec::new(),
             is_cached: true,
             guesses: None,
             deadline: None,
@@ -125,6 +128,7 @@ impl<'a> Answering<'a> {
         let (send, events) = mpsc::channel(EVENTS);
         let arrived = Instant::now();
         let seed = ask.seed.unwrap_or_else(ids::seed);
+        let scales = served.scales(&ask.adapters);
         let constraint = match &ask.grammar {
             Some(grammar) => {
                 let made = served.grammars().and_then(|grammars| grammars.constraint(grammar));
@@ -166,6 +170,7 @@ impl<'a> Answering<'a> {
                     priority: ask.priority,
                     deadline: ask.deadline,
                     salt: ask.salt.clone(),
+                    scales: Arc::clone(&scales),
                     is_cached: ask.is_cached,
                     guesses: served.guesses.min(ask.guesses.unwrap_or(usize::MAX)),
                     events: send.clone(),

@@ -98,11 +98,23 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
+/// The model of a name, which is no adapter.
+async fn model(app: &App, name: Option<&str>) -> Result<Arc<Served>, Problem> {
+    let served = app.models.get(name).await?;
+    if served.named(name).contains(&1.0) {
+        return Err(Problem::field(
+            "model",
+            format!("an adapter makes no embeddings; expected {}", served.name),
+        ));
+    }
+    Ok(served)
+}
+
 /// `POST /v1/embeddings`.
 pub(crate) async fn openai(app: Arc<App>, request: Request) -> Result<Response, Problem> {
     let mut fields = Fields::new(request.body, "")?;
     let name = fields.string("model")?;
-    let served = app.models.get(name.as_deref()).await?;
+    let served = model(&app, name.as_deref()).await?;
     let format = fields.string("encoding_format")?.unwrap_or_else(|| "float".to_owned());
     if format != "float" && format != "base64" {
         return Err(Problem::field("encoding_format", "expected float or base64"));
@@ -135,7 +147,7 @@ pub(crate) async fn ollama(app: Arc<App>, request: Request) -> Result<Response, 
     let start = Instant::now();
     let mut fields = Fields::new(request.body, "")?;
     let name = fields.required_string("model")?;
-    let served = app.models.get(Some(&name)).await?;
+    let served = model(&app, Some(&name)).await?;
     let loaded = start.elapsed();
     let cuts = fields.bool("truncate")?.unwrap_or(true);
     let dimensions = fields.size("dimensions", 1)?;

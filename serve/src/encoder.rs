@@ -2,7 +2,7 @@
 //!
 //! In: texts. Out: their vectors. It has no sequences: every step is refused, and requests for text never reach it.
 
-use fusebox::Embedder;
+use fusebox::{Embedder, Kin};
 
 use crate::engine::{Capacity, Engine, Known, Piece, Refused, SequenceId};
 
@@ -36,11 +36,11 @@ impl Engine for Encoder {
         }
     }
 
-    fn known(&self, _: &[u32], _: u64) -> Known {
+    fn known(&self, _: &[u32], _: &Kin) -> Known {
         Known::default()
     }
 
-    fn open(&mut self, _: &[u32], _: u64) -> Result<(SequenceId, usize), Refused> {
+    fn open(&mut self, _: &[u32], _: &Kin) -> Result<(SequenceId, usize), Refused> {
         Err(Refused::Fault(ONLY_EMBEDS.to_owned()))
     }
 

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use fusebox::Error;
+use fusebox::{Error, Kin};
 
 /// A sequence of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -110,14 +110,14 @@ pub(crate) trait Engine {
     /// What it holds.
     fn capacity(&self) -> Capacity;
 
-    /// How many of some tokens a sequence of this salt would share with earlier ones; none where none are shared.
-    fn known(&self, tokens: &[u32], salt: u64) -> Known;
+    /// How many of some tokens a sequence of this kin would share with earlier ones; none where none are shared.
+    fn known(&self, tokens: &[u32], kin: &Kin) -> Known;
 
-    /// Opens a sequence that shares as many of these tokens as are known; says how many.
+    /// Opens a sequence of this kin that shares as many of these tokens as are known; says how many.
     ///
     /// # Errors
     /// [`Refused::Full`] where no more may be open.
-    fn open(&mut self, tokens: &[u32], salt: u64) -> Result<(SequenceId, usize), Refused>;
+    fn open(&mut self, tokens: &[u32], kin: &Kin) -> Result<(SequenceId, usize), Refused>;
 
     /// Opens a sequence that begins with the first `at` tokens of another.
     ///

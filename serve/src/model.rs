@@ -71,6 +71,13 @@ pub(crate) struct Served {
     pub(crate) pooling: Option<Pooling>,
     /// The most tokens that are guessed for a sequence.
     pub(crate) guesses: usize,
+    /// The adapters that a request chooses from, and the factors on all ranks that stand for each alone.
+    pub(crate) adapters: Vec<(String, Arc<[f32]>)>,
+}
+
+/// Whether a name is that of a model: Ollama appends `:latest`.
+pub(crate) fn is_name(name: &str, known: &str) -> bool {
+    name == known || name.strip_suffix(":latest") == Some(known)
 }
 
 /// Seconds since 1970.
@@ -150,6 +157,12 @@ impl Served {
         let trained_context = model.config().context;
         let width = model.config().ends.projections.last().copied().unwrap_or(model.config().hidden);
         let (architecture, quantization) = (text("general.architecture"), largest_format(checkpoint));
+        let choices = &terms.run.adapters.choices;
+        let adapters = choices.iter().enumerate().map(|(number, choice)| {
+            let one: Vec<f32> = (0..choices.len()).map(|other| f32::from(other == number)).collect();
+            (choice.name.clone(), model.scales(&one))
+        });
+        let adapters = adapters.collect();
         let worker = Worker::start(engine(model, terms, pooling)?, limits, terms.queue)?;
         Ok(Self {
             name: name.to_owned(),
@@ -169,9 +182,23 @@ impl Served {
             digest,
             pooling,
             guesses: terms.guesses,
+            adapters,
             tokenizer,
             chat,
         })
+    }
+
+    /// The factors on adapters of a request that names a model: 1 for the adapter of that name.
+    pub(crate) fn named(&self, model: Option<&str>) -> Vec<f32> {
+        let is_own = |name: &str| model.is_some_and(|model| is_name(model, name));
+        self.adapters.iter().map(|(name, _)| f32::from(is_own(name))).collect()
+    }
+
+    /// The factors on all ranks, given those on adapters.
+    pub(crate) fn scales(&self, factors: &[f32]) -> Arc<[f32]> {
+        let n = self.adapters.first().map_or(0, |(_, one)| one.len());
+        let sum = |rank: usize| factors.iter().zip(&self.adapters).map(|(x, (_, one))| x * one[rank]).sum();
+        (0..n).map(sum).collect()
     }
 
     /// The tokens of a text.

@@ -91,6 +91,13 @@ pub(crate) async fn props(app: &App) -> Result<Response, Problem> {
     })))
 }
 
+/// `GET /lora-adapters`: what a request may choose from; none is used where it chooses none.
+pub(crate) async fn adapters(app: &App) -> Result<Response, Problem> {
+    let served = app.models.get(None).await?;
+    let one = |(id, (name, _)): (usize, &(String, _))| json!({ "id": id, "path": name, "scale": 0.0 });
+    Ok(reply::json(&served.adapters.iter().enumerate().map(one).collect::<Value>()))
+}
+
 /// `GET /slots`: what runs, without its text.
 pub(crate) async fn slots(app: &App) -> Result<Response, Problem> {
     let served = app.models.get(None).await?;
@@ -197,6 +204,9 @@ fn model(listed: &Listed, created: u64) -> Value {
         "created": created,
         "owned_by": "fusebox",
     });
+    if let Some(parent) = &listed.parent {
+        model["parent"] = json!(parent);
+    }
     if listed.names.len() > 1 {
         model["aliases"] = json!(listed.names[1..]);
     }
@@ -217,7 +227,7 @@ fn model(listed: &Listed, created: u64) -> Value {
 /// `GET /v1/models`.
 pub(crate) fn models(app: &App) -> Response {
     let created = crate::model::now() - app.start.elapsed().as_secs();
-    let data: Vec<Value> = app.models.list().iter().map(|listed| model(listed, created)).collect();
+    let data: Vec<Value> = app.models.list_all().iter().map(|listed| model(listed, created)).collect();
     reply::json(&json!({ "object": "list", "data": data }))
 }
 

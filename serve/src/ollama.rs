@@ -165,7 +165,7 @@ async fn common(
     let keep = keep_alive(fields)?;
     let served = app.models.get(Some(&name)).await?;
     let loaded = start.elapsed();
-    let mut ask = Ask { deadline: request_deadline, ..Ask::default() };
+    let mut ask = Ask { deadline: request_deadline, adapters: served.named(Some(&name)), ..Ask::default() };
     options(fields, &served, &mut ask)?;
     ask.grammar = match fields.take("format") {
         None => None,
@@ -443,7 +443,7 @@ pub(crate) fn tags(app: &App) -> Response {
             "details": details(listed),
         })
     };
-    reply::json(&json!({ "models": app.models.list().iter().map(model).collect::<Value>() }))
+    reply::json(&json!({ "models": app.models.list_all().iter().map(model).collect::<Value>() }))
 }
 
 /// `GET /api/ps`.

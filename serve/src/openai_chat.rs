@@ -66,7 +66,7 @@ pub(crate) async fn answer(app: Arc<App>, request: Request) -> Result<Response, 
     let mut fields = Fields::new(request.body, "")?;
     let name = fields.string("model")?;
     let served = app.models.get(name.as_deref()).await?;
-    let mut ask = Ask::default();
+    let mut ask = Ask { adapters: served.named(name.as_deref()), ..Ask::default() };
     params::openai(&mut fields, &served, &mut ask)?;
     ask.max_tokens = max_tokens(&mut fields, 1)?;
     let wants_scores = fields.bool("logprobs")?.unwrap_or(false);

@@ -138,7 +138,7 @@ pub(crate) async fn answer(app: Arc<App>, request: Request) -> Result<Response, 
     let mut fields = Fields::new(request.body, "")?;
     let name = fields.string("model")?;
     let served = app.models.get(name.as_deref()).await?;
-    let mut ask = Ask::default();
+    let mut ask = Ask { adapters: served.named(name.as_deref()), ..Ask::default() };
     params::openai(&mut fields, &served, &mut ask)?;
     let echoes = fields.bool("echo")?.unwrap_or(false);
     ask.max_tokens = Some(max_tokens(&mut fields, i64::from(!echoes))?.unwrap_or(16));

@@ -9,7 +9,7 @@
 
 use std::path::PathBuf;
 
-use fusebox::{Batch, Embedder, Engine as Library, Error, Sequence as Id};
+use fusebox::{Batch, Embedder, Engine as Library, Error, Kin, Sequence as Id};
 
 use crate::engine::{Capacity, Engine, Known, Piece, Refused, Scored, SequenceId};
 
@@ -46,6 +46,7 @@ const NO_POOLING: &str = "the model does not say how hidden vectors are pooled";
 #[derive(Clone)]
 struct Sequence {
     id: Id,
+    kin: Kin,
     /// Its first tokens, where they have yet to be computed again.
     again: Vec<u32>,
 }
@@ -105,16 +106,16 @@ impl Engine for Paged {
         }
     }
 
-    fn known(&self, tokens: &[u32], salt: u64) -> Known {
-        let (tokens, idle) = self.engine.known_prefix(tokens, salt);
+    fn known(&self, tokens: &[u32], kin: &Kin) -> Known {
+        let (tokens, idle) = self.engine.known_prefix(tokens, kin);
         Known { tokens, idle }
     }
 
-    fn open(&mut self, tokens: &[u32], salt: u64) -> Result<(SequenceId, usize), Refused> {
+    fn open(&mut self, tokens: &[u32], kin: &Kin) -> Result<(SequenceId, usize), Refused> {
         let free = self.free()?;
-        let id = self.engine.open_salted(salt);
+        let id = self.engine.open_as(kin)?;
         let n = self.engine.share_known(id, tokens)?;
-        self.open[free] = Some(Sequence { id, again: Vec::new() });
+        self.open[free] = Some(Sequence { id, kin: kin.clone(), again: Vec::new() });
         Ok((SequenceId(free), n))
     }
 
@@ -123,10 +124,10 @@ impl Engine for Paged {
         let own = if self.can_cut(&of, at)? {
             let id = self.engine.fork(of.id)?;
             self.engine.truncate(id, at)?;
-            Sequence { id, again: Vec::new() }
+            Sequence { id, again: Vec::new(), ..of }
         } else {
             let again = self.tokens(&of, at)?;
-            Sequence { id: self.engine.open(), again }
+            Sequence { id: self.engine.open_as(&of.kin)?, again, ..of }
         };
         self.open[free] = Some(own);
         Ok(SequenceId(free))
@@ -292,10 +293,10 @@ mod tests {
         ] {
             let mut engine = engine(first, 3, None);
             assert_eq!(engine.capacity().shares, shares);
-            let alone = engine.open(&[], 0).unwrap().0;
+            let alone = engine.open(&[], &Kin::default()).unwrap().0;
             let expected = step(&mut engine, alone, &[1, 2, 3, 7, 8], Scored::Last);
             let all = |found: &[f32]| found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-4);
-            let cut = engine.open(&[], 0).unwrap().0;
+            let cut = engine.open(&[], &Kin::default()).unwrap().0;
             step(&mut engine, cut, &[1, 2, 3, 4, 5], Scored::None);
             engine.truncate(cut, 4);
             engine.truncate(cut, 3);
@@ -306,7 +307,7 @@ mod tests {
             assert_eq!(rows.len(), 2 * engine.capacity().vocab);
             // What is scored is continued, in one cache.
             engine.release(alone, true);
-            let scored = engine.open(&[], 0).unwrap().0;
+            let scored = engine.open(&[], &Kin::default()).unwrap().0;
             let rows = [&[1, 2][..], &[3, 7]].map(|tokens| step(&mut engine, scored, tokens, Scored::All));
             assert_eq!(rows.map(|rows| rows.len()), [2 * engine.capacity().vocab; 2]);
             assert!(all(&step(&mut engine, scored, &[8], Scored::Last)));
@@ -322,26 +323,26 @@ mod tests {
         let first = Mixer::Grouped(Grouped::new(2, 2, 8));
         let mut before = engine(first.clone(), 3, Some(folder.clone()));
         let tokens: Vec<u32> = (1..12).collect();
-        let (one, n) = before.open(&tokens, 0).unwrap();
+        let (one, n) = before.open(&tokens, &Kin::default()).unwrap();
         assert_eq!(n, 0);
         let expected = step(&mut before, one, &tokens, Scored::Last);
-        let (salted, _) = before.open(&[], 7).unwrap();
+        let (salted, _) = before.open(&[], &7.into()).unwrap();
         step(&mut before, salted, &[20, 21, 22, 23, 24], Scored::None);
-        let (private, _) = before.open(&[], 0).unwrap();
+        let (private, _) = before.open(&[], &Kin::default()).unwrap();
         step(&mut before, private, &[25, 26, 27, 28, 29], Scored::None);
         for (sequence, is_known) in [(one, true), (salted, true), (private, false)] {
             before.release(sequence, is_known);
         }
         // Three pages of the first, two with a salt.
         assert_eq!((before.capacity().free, before.capacity().idle), (16, 5));
-        assert_eq!(before.known(&tokens, 0), Known { tokens: 11, idle: 3 });
-        assert_eq!(before.known(&tokens, 7), Known::default());
+        assert_eq!(before.known(&tokens, &Kin::default()), Known { tokens: 11, idle: 3 });
+        assert_eq!(before.known(&tokens, &7.into()), Known::default());
         before.save();
         let mut after = engine(first.clone(), 3, Some(folder.clone()));
         assert_eq!((after.capacity().free, after.capacity().idle), (16, 3));
         for engine in [&mut before, &mut after] {
             for n in [11, 10, 9, 8, 5] {
-                let (again, n_known) = engine.open(&tokens[..n], 0).unwrap();
+                let (again, n_known) = engine.open(&tokens[..n], &Kin::default()).unwrap();
                 assert_eq!(n_known, n);
                 if n < 11 {
                     let row = step(engine, again, &tokens[n..], Scored::Last);

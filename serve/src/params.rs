@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use fusebox::text::amount::counted;
 use hyper::HeaderMap;
 use serde_json::{Map, Value, json};
 
@@ -20,6 +21,8 @@ const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 4096;
 /// The most entries of a bias.
 const MAX_BIAS: usize = 1024;
+/// The largest factor on an adapter.
+const MAX_SCALE: f64 = 1000.0;
 /// The most functions.
 const MAX_TOOLS: usize = 512;
 
@@ -99,6 +102,7 @@ pub(crate) fn openai(fields: &mut Fields, served: &Served, ask: &mut Ask) -> Res
     if let Some(n) = fields.integer("speculative.n_max", 0..=i64::MAX)? {
         ask.guesses = Some(n as usize);
     }
+    adapters(fields, served, ask)?;
     grammar(fields, ask)?;
     for name in ["return_tokens_as_token_ids", "return_token_ids", "use_beam_search", "mirostat"] {
         fields.refuse(name, &[json!(false), json!(0), json!(1), json!(1.0)], "it is not supported")?;
@@ -107,6 +111,24 @@ pub(crate) fn openai(fields: &mut Fields, served: &Served, ask: &mut Ask) -> Res
     fields.refuse("chat_template", &[], "a template is code, and is not taken from a request")?;
     fields.refuse("store", &[json!(false)], "answers are not stored")?;
     fields.ignore(&IGNORED);
+    Ok(())
+}
+
+/// Adapters as llama.cpp has them: a list of ids and scales, with 0 for those that are not in it.
+fn adapters(fields: &mut Fields, served: &Served, ask: &mut Ask) -> Result<(), Problem> {
+    let Some(list) = fields.array("lora")? else { return Ok(()) };
+    let n = served.adapters.len();
+    ask.adapters = vec![0.0; n];
+    for (number, one) in list.into_iter().enumerate() {
+        let mut one = Fields::new(one, &format!("lora[{number}]"))?;
+        let id = one.integer("id", 0..=i64::MAX)?.map(|id| id as usize);
+        let Some(factor) = id.and_then(|id| ask.adapters.get_mut(id)) else {
+            let what = format!("expected the number of one of {}", counted(n, "adapter"));
+            return Err(Problem::field(one.path("id"), what));
+        };
+        *factor = one.number("scale", -MAX_SCALE..=MAX_SCALE)?.unwrap_or(1.0);
+        one.finish()?;
+    }
     Ok(())
 }
 

@@ -67,6 +67,7 @@ pub(crate) async fn answer(app: Arc<App>, request: Request) -> Result<Response, 
     let mut ask =
         Ask { prompts: prompts.await?, max_tokens: Some(1), deadline, ignores_ends: true, ..Ask::default() };
     ask.reading.is_scored = true;
+    ask.adapters = served.named(name.as_deref());
     (ask.sampling.logprobs, ask.sampling.reported) = (Some(0), judge.answers().to_vec());
     ask.sampling.chain.temperature = 0.0;
     let (scores, usage) = scores(&served, ask).await?;

@@ -172,7 +172,7 @@ pub(crate) async fn answer(app: Arc<App>, request: Request) -> Result<Response, 
     let mut fields = Fields::new(request.body, "")?;
     let name = fields.string("model")?;
     let served = app.models.get(name.as_deref()).await?;
-    let mut ask = Ask::default();
+    let mut ask = Ask { adapters: served.named(name.as_deref()), ..Ask::default() };
     let mut given = Map::new();
     given.insert("metadata".to_owned(), fields.object("metadata")?.unwrap_or_default().into());
     given.insert("user".to_owned(), fields.string("user")?.into());

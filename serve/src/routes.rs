@@ -225,6 +225,7 @@ impl Gate {
             "/version" => self.public(&request).map(|_| native::version()),
             "/metrics" => Ok(native::metrics(self.looked(&request)?)),
             "/props" => native::props(self.looked_ready(&request)?).await,
+            "/lora-adapters" => native::adapters(self.looked_ready(&request)?).await,
             "/slots" => native::slots(self.looked_ready(&request)?).await,
             "/tokenize" => {
                 let (app, request) = self.asked(request).await?;

@@ -9,7 +9,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use support::gguf::{F32, TEXT, Writer, pair, tensor, text};
 use support::given::fixture;
+use support::own;
 
 use crate::{command, json as told_json, programs, refused};
 
@@ -168,6 +170,75 @@ fn a_model_that_cannot_rank_says_so_as_the_command_does() {
     assert!(status == 400 && answer["error"]["param"] == "documents", "{answer}");
 }
 
+/// A LoRA adapter of the built-in model: large numbers for what its blocks return.
+fn adapter(name: &str, mut state: u32) -> String {
+    let mut writer = Writer::good();
+    writer.pairs = vec![
+        pair("general.architecture", TEXT, text("qwen3")),
+        pair("general.type", TEXT, text("adapter")),
+        pair("adapter.type", TEXT, text("lora")),
+        pair("adapter.lora.alpha", F32, 1_f32.to_le_bytes()),
+    ];
+    (writer.tensors, writer.data) = (Vec::new(), Vec::new());
+    for block in 0..5 {
+        for (end, sizes) in [("lora_a", [512, 2]), ("lora_b", [2, 256])] {
+            let name = format!("blk.{block}.ffn_down.weight.{end}");
+            writer.tensors.push(tensor(&name, &sizes, 0, writer.data.len() as u64));
+            for _ in 0..sizes[0] * sizes[1] {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                writer.data.extend(((state >> 8) as f32 / (1 << 23) as f32 - 1.0).to_le_bytes());
+            }
+        }
+    }
+    own::write(name, &writer.bytes()).into_os_string().into_string().expect("a plain path")
+}
+
+#[test]
+fn requests_at_the_same_time_have_adapters_of_their_own() {
+    let [one, other] = [adapter("one-adapter.gguf", 1), adapter("other-adapter.gguf", 2)];
+    let [first, second] = [format!("one={one}"), format!("other={other}:0.5")];
+    let flags = ["--precise", "--alias", "base", "--lora", &first, "--lora-scaled", &second];
+    let server = Server::start(&flags);
+    let run = ["run", "--precise", "-p", "Once upon a time", "-n", "24", "--temp", "0", "--json"];
+    let alone = |more: &[&str]| told_json(&[&run[..], more].concat())["text"].clone();
+    let expected = [
+        ("base", alone(&[])),
+        ("one", alone(&["--lora", &one])),
+        ("other", alone(&["--lora-scaled", &format!("{other}:0.5")])),
+    ];
+    assert!(
+        expected[0].1 != expected[1].1 && expected[0].1 != expected[2].1 && expected[1].1 != expected[2].1
+    );
+    let prompt = "Once upon a time";
+    let body = |model: &str| json!({ "model": model, "prompt": prompt, "max_tokens": 24, "temperature": 0 });
+    let head = "POST /v1/completions HTTP/1.1\r\nContent-Type: application/json";
+    // All of them, and again with what the first ones have left.
+    for _ in 0..2 {
+        let sockets = expected.each_ref().map(|(model, _)| server.send(head, &body(model).to_string()));
+        for ((model, text), mut socket) in expected.iter().zip(sockets) {
+            let mut said = String::new();
+            socket.read_to_string(&mut said).expect("an answer");
+            let answer = said.split_once("\r\n\r\n").expect("a body").1;
+            let answer: Value = serde_json::from_str(answer).expect("JSON");
+            assert_eq!((&answer["choices"][0]["text"], &answer["model"]), (text, &json!(model)), "{answer}");
+        }
+    }
+    let mut by_number = body("base");
+    by_number["lora"] = json!([{ "id": 1, "scale": 1.0 }]);
+    let (_, answer) = server.post("/v1/completions", &by_number);
+    assert_eq!(answer["choices"][0]["text"], expected[2].1, "{answer}");
+    by_number["lora"] = json!([{ "id": 2 }]);
+    let (status, answer) = server.post("/v1/completions", &by_number);
+    assert_eq!((status, answer["error"]["param"].as_str()), (400, Some("lora[0].id")), "{answer}");
+    let models: Value = serde_json::from_str(&server.get("/v1/models").1).expect("JSON");
+    let parents: Vec<(&Value, &Value)> =
+        models["data"].as_array().expect("a list").iter().map(|own| (&own["id"], &own["parent"])).collect();
+    let base = &models["data"][0]["id"];
+    assert_eq!(parents, [(base, &Value::Null), (&json!("one"), base), (&json!("other"), base)]);
+    let (status, answer) = server.post("/v1/embeddings", &json!({ "model": "one", "input": "a" }));
+    assert!(status == 400 && answer.to_string().contains("an adapter makes no embeddings"), "{answer}");
+}
+
 #[cfg(unix)]
 #[test]
 fn a_signal_ends_the_server_in_order() {
@@ -183,6 +254,11 @@ fn bad_flags_are_sentences() {
     assert!(refused(&["serve", "-m", "no such file", "--port", "0"]).contains("no such file"));
     let model = concat!("a=", env!("CARGO_MANIFEST_DIR"), "/../assets/story.gguf");
     assert!(refused(&["serve", "-m", model, "-m", model]).contains("two models"));
+    assert!(
+        refused(&["serve", "-m", model, "--lora", "a=b"]).contains("a model and an adapter have the name a")
+    );
+    assert!(refused(&["serve", "--lora", "a=b,a=c"]).contains("two adapters have the name a"));
+    assert!(refused(&["run", "--lora", "a=b", "-p", "c"]).contains("expected a path"));
 }
 
 #[test]

@@ -11,7 +11,8 @@ use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::options::Numbers;
 use fusebox_compiler::options::Options;
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_models::adapters::Adapters;
+use fusebox_models::adapters::{Adapters, Choice};
+use fusebox_models::config::KvCache;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::Model;
 use fusebox_models::naming::tensors::Names;
@@ -20,6 +21,8 @@ use fusebox_models::quantize::{Job, quantize};
 use fusebox_runtime::device::cpu::CpuDevice;
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
+use fusebox_runtime::session::engine::{Engine, Piece, SequenceId};
+use fusebox_runtime::session::kin::Kin;
 use fusebox_runtime::weights::Kind;
 use serde_json::{Map, Value as Json, json};
 use support::gguf::{F32, TEXT, Writer, pair, text};
@@ -109,7 +112,7 @@ impl Lora {
     }
 
     /// Writes a folder of PEFT, with experts one at a time.
-    fn peft(&self, path: &Path, made: &Made, facts: Json) {
+    fn peft(&self, path: &Path, made: &Made, facts: &Json) {
         let mut pieces: Vec<(String, Tensor)> = Vec::new();
         let names = Names::common(Kind::Safetensors);
         for (name, [a, b]) in &self.pairs {
@@ -199,11 +202,17 @@ fn session(file: &Path, adapters: &Adapters, scored: Scored) -> Session {
     model.session(device, &run.settings, &Options::default(), &Cache::default()).unwrap()
 }
 
+/// A prompt, and one more token.
+fn prompt() -> Vec<u32> {
+    (1..20).collect()
+}
+const NEXT: u32 = 11;
+
 /// Logits after a prompt, and after one more token.
 fn logits(file: &Path, adapters: &Adapters) -> Vec<f32> {
     let mut session = session(file, adapters, Scored::Last);
-    let first = session.feed(&(1..20).collect::<Vec<u32>>()).unwrap().to_vec();
-    [first, session.feed(&[11]).unwrap().to_vec()].concat()
+    let first = session.feed(&prompt()).unwrap().to_vec();
+    [first, session.feed(&[NEXT]).unwrap().to_vec()].concat()
 }
 
 /// Compares a model that has adapters with one that has them in its weights, and is another than without.
@@ -237,7 +246,7 @@ fn adapters_add_their_products_to_every_projection_and_both_ends() {
     first.gguf(&one, &made, "qwen3", |_| ());
     // Its scale is by the root of the rank, and one module has another alpha.
     let facts = json!({"use_rslora": true, "alpha_pattern": {"q_proj": 6.0 / 3_f32.sqrt()}});
-    second.peft(&other, &made, facts);
+    second.peft(&other, &made, &facts);
     let mut merged = made.clone();
     first.merge(&mut merged, 1.0);
     let mut second = second;
@@ -263,7 +272,7 @@ fn experts_and_their_routers_take_adapters_of_both_kinds() {
     merged.gguf(&merged_file, "qwen3moe");
     let [one, other] = ["lora-moe-adapter.gguf", "lora-moe-adapter"].map(path);
     lora.gguf(&one, &made, "qwen3moe", |_| ());
-    lora.peft(&other, &made, json!({}));
+    lora.peft(&other, &made, &json!({}));
     for base in [&file, &folder] {
         for adapter in [&one, &other] {
             check(base, &loras(&[(adapter, 1.0)]), &merged_file);
@@ -283,7 +292,7 @@ fn rows_of_llama_are_in_the_order_of_the_model() {
     made.folder(&folder, "llama");
     add_tokenizer(&folder);
     merged.folder(&merged_folder, "llama");
-    lora.peft(&adapter, &made, json!({}));
+    lora.peft(&adapter, &made, &json!({}));
     let file = written(&folder, "lora-llama.gguf", &Job::to(Type::named("F32").unwrap(), 2));
     // As the converter of adapters stores it.
     let mut turned = Lora { pairs: lora.pairs.clone(), ..lora };
@@ -319,13 +328,74 @@ fn a_merged_model_is_the_model_with_its_adapters() {
     add_tokenizer(&folder);
     let [one, other] = ["merge-adapter.gguf", "merge-adapter"].map(path);
     lora.gguf(&one, &made, "qwen3moe", |_| ());
-    lora.peft(&other, &made, json!({}));
+    lora.peft(&other, &made, &json!({}));
     for (base, adapter) in [(&file, &one), (&file, &other), (&folder, &one), (&folder, &other)] {
         let adapters = loras(&[(adapter, 0.5)]);
         let job = Job { adapters: adapters.clone(), n_threads: 2, ..Job::default() };
         let merged = written(base, "merge-out.gguf", &job);
         check(base, &adapters, &merged);
     }
+}
+
+#[test]
+fn sequences_of_a_batch_have_adapters_of_their_own() {
+    let made = Made::new(&Plain { experts: Some(experts(4, 2)), ..dense(false) });
+    let [file, of_all, one, other] =
+        ["choices", "choices-all", "choices-one", "choices-other"].map(|name| path(&format!("{name}.gguf")));
+    made.gguf(&file, "qwen3moe");
+    // Of different ranks, and for different projections.
+    Lora::new(&made, "all", 2, |name| name.contains("attn_k")).gguf(&of_all, &made, "qwen3moe", |_| ());
+    Lora::new(&made, "one", 4, is_projection).gguf(&one, &made, "qwen3moe", |_| ());
+    let is_some = |name: &str| name.contains("attn_k") || name.contains("down_exps");
+    Lora::new(&made, "other", 3, is_some).gguf(&other, &made, "qwen3moe", |_| ());
+    let choice = |path: &Path, scale| Choice { name: path.display().to_string(), path: path.into(), scale };
+    let adapters =
+        Adapters { choices: vec![choice(&one, 1.0), choice(&other, 0.5)], ..loras(&[(&of_all, 1.0)]) };
+    let model = Model::open(&file).unwrap().with_adapters(&adapters).unwrap();
+    let mut run = Run::new(Numbers::Single);
+    let cache = KvCache { format: Format::F32, page_rows: 4, n_pages: 60, n_sequences: 8 };
+    (run.settings.context, run.settings.chunk, run.settings.batch) = (40, 16, 8);
+    (run.settings.cache, run.settings.scored) = (cache, Scored::Last);
+    let device = Box::new(CpuDevice::new(Cpu::at(run.level, run.numbers).unwrap(), 2).unwrap());
+    let mut engine = model.engine(device, &run.settings, &Options::default(), &Cache::default()).unwrap();
+
+    let alone = |others: &[(&Path, f32)]| logits(&file, &loras(&[&[(&*of_all, 1.0)], others].concat()));
+    let expected =
+        [alone(&[]), alone(&[(&one, 1.0)]), alone(&[(&other, 0.5)]), alone(&[(&one, -1.0), (&other, 1.0)])];
+    let kins = [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [-1.0, 2.0]].map(|own| Kin::new(0, &model.scales(&own)));
+    let n_vocab = expected[0].len() / 2;
+    let is_same = |engine: &Engine, id: SequenceId, expected: &[f32]| {
+        let error = relative_error(engine.logits(id).unwrap(), expected);
+        assert!(error <= SAME, "{error:e}");
+    };
+    // The same prompt, of which nobody may find what another has left.
+    let ids = kins.each_ref().map(|kin| {
+        let id = engine.open_as(kin).unwrap();
+        assert_eq!(engine.share_prefix(id, &prompt()).unwrap(), 0);
+        engine.step(&[Piece::of(id, &prompt())]).unwrap();
+        id
+    });
+    for (i, own) in expected.iter().enumerate() {
+        for other in &expected[..i] {
+            assert!(relative_error(other, own) > 100.0 * SAME, "an adapter changes nothing");
+        }
+    }
+    let forked = engine.fork(ids[1]).unwrap();
+    let pieces = ids.map(|id| Piece::of(id, &[NEXT]));
+    engine.step(&pieces).unwrap();
+    for (id, expected) in ids.iter().zip(&expected) {
+        is_same(&engine, *id, &expected[n_vocab..]);
+    }
+    engine.step(&[Piece::of(forked, &[NEXT])]).unwrap();
+    is_same(&engine, forked, &expected[1][n_vocab..]);
+    // What one leaves is found by its kin.
+    engine.release(ids[1]).unwrap();
+    let again = engine.open_as(&kins[1]).unwrap();
+    assert_eq!(engine.share_prefix(again, &prompt()).unwrap(), 18);
+    engine.step(&[Piece::of(again, &prompt()[18..])]).unwrap();
+    is_same(&engine, again, &expected[1][..n_vocab]);
+    let error = engine.open_as(&Kin::new(0, &[1.0].into())).unwrap_err().to_string();
+    assert!(error.contains("expected 7 factors on adapters, found 1"), "{error}");
 }
 
 #[test]
@@ -391,7 +461,7 @@ fn what_does_not_fit_is_a_sentence() {
         (json!({"peft_type": "IA3"}), "expected LORA, found IA3"),
         (json!({"alpha_pattern": {"(": 1}}), "alpha_pattern"),
     ] {
-        lora(&made).peft(&folder, &made, facts);
+        lora(&made).peft(&folder, &made, &facts);
         refuses(&file, &folder, expected);
     }
     // The same numbers in matrices of other sizes.

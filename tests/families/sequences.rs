@@ -26,6 +26,7 @@ use fusebox_runtime::error::Error;
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
 use fusebox_runtime::session::engine::{Engine, Piece, SequenceId};
+use fusebox_runtime::session::kin::Kin;
 use support::gguf::Writer;
 use support::own::path;
 use support::plain::{Attention, Grouped, Plain, Window};
@@ -142,7 +143,7 @@ fn check(name: &str, model: &Model, page_rows: usize, format: Format) {
                     let same = others.get(random.below(others.len().max(1))).map_or(&[][..], |own| own);
                     let wanted = [&same[..random.below(same.len() + 1)], &[random.below(50) as u32]].concat();
                     let id = engine.open();
-                    let known = engine.known_prefix(&wanted, 0).0;
+                    let known = engine.known_prefix(&wanted, &Kin::default()).0;
                     let n = engine.share_known(id, &wanted).unwrap();
                     // The only free page may be the one whose rows would be copied.
                     assert!(n == known || engine.n_free_pages() <= 1, "{n} of {known}");
@@ -306,11 +307,11 @@ fn equal_beginnings_are_computed_once() {
     engine.release(second).unwrap();
     assert_eq!((engine.n_free_pages(), engine.n_idle_pages()), (N_PAGES, 3));
     let third = engine.open();
-    assert_eq!(engine.known_prefix(&prompt, 0), (11, 3));
+    assert_eq!(engine.known_prefix(&prompt, &Kin::default()), (11, 3));
     assert_eq!(engine.share_prefix(third, &prompt).unwrap(), 10);
     engine.step(&[piece(third, &prompt[10..])]).unwrap();
     assert!(relative_error(engine.logits(third).unwrap(), &expected) <= SAME);
-    let salted = engine.open_salted(1);
+    let salted = engine.open_as(&1.into()).unwrap();
     assert_eq!(engine.share_prefix(salted, &prompt).unwrap(), 0);
     // A prompt of whole pages leaves its last token to be computed: the rows before it are copied.
     let whole = engine.open();
@@ -319,7 +320,7 @@ fn equal_beginnings_are_computed_once() {
     let other = [&prompt[..7], &[40, 41]].concat();
     let mut alone = Alone(Session::of(self::engine(&model, &settings, processor())));
     assert!(relative_error(engine.logits(whole).unwrap(), &alone.logits(&other)) <= SAME);
-    assert_eq!(engine.known_prefix(&prompt[..8], 0).0, 8, "what is copied stays");
+    assert_eq!(engine.known_prefix(&prompt[..8], &Kin::default()).0, 8, "what is copied stays");
 }
 
 #[test]

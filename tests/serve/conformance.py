@@ -71,7 +71,8 @@ def chat(**fields):
 def basics():
     status, body = get("/health")
     check("health", status == 200 and body == {"status": "ok"}, body)
-    for path in ["/v1/health", "/ready", "/version", "/props", "/slots", "/api/version", "/api/tags", "/api/ps"]:
+    ours = ["/v1/health", "/ready", "/version", "/props", "/slots", "/lora-adapters"]
+    for path in ours + ["/api/version", "/api/tags", "/api/ps"]:
         check(path, get(path)[0] == 200)
     status, models = get("/v1/models")
     name = models["data"][0]["id"]

@@ -283,6 +283,22 @@ impl Product {
         [self.n, self.rows, self.columns]
     }
 
+    /// The same with more ranks that add nothing.
+    pub(crate) fn padded(&self, rank: usize) -> Self {
+        let zeros = rank - self.rank;
+        let a = self.a.chunks(self.rank * self.columns);
+        let a = a.flat_map(|a| [a, &vec![0.0; zeros * self.columns]].concat()).collect();
+        let b = self.b.chunks(self.rank).flat_map(|b| [b, &vec![0.0; zeros]].concat()).collect();
+        Self { rank, a, b, ..self.clone() }
+    }
+
+    /// For the same weight, one that adds nothing.
+    pub(crate) fn nothing(&self, rank: usize) -> Self {
+        let Self { n, rows, columns, .. } = *self;
+        let (a, b) = (vec![0.0; n * rank * columns], vec![0.0; n * rows * rank]);
+        Self { rank, a, b, ..self.clone() }
+    }
+
     /// Some rows of a single one.
     fn part(&self, first: usize, rows: usize) -> Self {
         let b = self.b[first * self.rank..(first + rows) * self.rank].to_vec();

@@ -4,6 +4,7 @@
 //! and the bytes of the new weights, or one sentence that says what does not fit.
 //! All adapters of a projection become one: rows of their first matrices follow each other, and so do columns of their
 //! second, which have the scale in them. So another scale is no other program.
+//! Those that a sequence chooses from are one as well, and the sequence's factors on their ranks are an input.
 //! One file of LoRA: `lora.rs`, with the configuration of PEFT in `peft.rs`; control vectors: `control.rs`. Layers add
 //! the products in `layers/low_rank.rs`; `quantize/merge.rs` adds them to the weights of a new file.
 
@@ -19,10 +20,10 @@ use fusebox_runtime::weights::{Checkpoint, Kind};
 
 use crate::adapters::lora::{Lora, Product, Target};
 use crate::binding::sizes;
-use crate::config::{Config, Mixer};
+use crate::config::{Choices, Config, Mixer};
 use crate::families::{gguf_architecture, hparams, is_reordered};
 use crate::hparams::Hparams;
-use crate::naming::tensors::{BIAS, DIRECTION, EXPERTS, LORA_A, LORA_B};
+use crate::naming::tensors::{BIAS, CHOICE_A, CHOICE_B, DIRECTION, EXPERTS, LORA_A, LORA_B};
 
 pub(crate) mod control;
 pub(crate) mod lora;
@@ -36,10 +37,23 @@ pub(crate) const EMBEDDING: &str = "token_embd";
 pub struct Adapters {
     /// LoRA adapters, each a GGUF file or a folder of PEFT, with their scales.
     pub loras: Vec<(PathBuf, f32)>,
+    /// LoRA adapters that a sequence chooses from.
+    pub choices: Vec<Choice>,
     /// Control vectors, each a GGUF file, with their scales.
     pub control_vectors: Vec<(PathBuf, f32)>,
     /// The first and the last block that control vectors change; all of them.
     pub control_layers: Option<[usize; 2]>,
+}
+
+/// A LoRA adapter that a sequence may have or not.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// Its name.
+    pub name: String,
+    /// A GGUF file or a folder of PEFT.
+    pub path: PathBuf,
+    /// The factor on what it changes.
+    pub scale: f32,
 }
 
 /// The model that an adapter is for.
@@ -58,6 +72,9 @@ pub(crate) struct Base<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Added {
     pub(crate) ranks: BTreeMap<String, usize>,
+    pub(crate) choices: Choices,
+    /// The rank of each adapter that a sequence chooses from.
+    pub(crate) choice_ranks: Vec<usize>,
     pub(crate) steered: BTreeSet<usize>,
     weights: BTreeMap<String, Weight>,
 }
@@ -75,15 +92,17 @@ struct Weight {
 impl Adapters {
     /// Whether nothing is added.
     pub fn is_empty(&self) -> bool {
-        self.loras.is_empty() && self.control_vectors.is_empty()
+        self.loras.is_empty() && self.choices.is_empty() && self.control_vectors.is_empty()
     }
 
     /// Reads what is added to the weights of a graph.
     pub(crate) fn read(&self, base: &Base<'_>) -> Result<Added, Error> {
         let mut added = Added::default();
         for (name, products) in self.products(base)? {
-            added.add(name, &products);
+            let rank = added.add(&name, [LORA_A, LORA_B], &products);
+            added.ranks.insert(name, rank);
         }
+        added.add_choices(&self.choices, base)?;
         let directions = control::read(&self.control_vectors, self.control_layers, base)?;
         for (layer, (direction, from)) in directions {
             added.steered.insert(layer);
@@ -97,10 +116,8 @@ impl Adapters {
     pub(crate) fn products(&self, base: &Base<'_>) -> Result<BTreeMap<String, Vec<Product>>, Error> {
         let mut products: BTreeMap<String, Vec<Product>> = BTreeMap::new();
         for (path, strength) in &self.loras {
-            let mut lora = Lora::open(path, *strength, base)?;
-            for target in &base.targets {
-                let Some(product) = lora.product(target)? else { continue };
-                let all = products.entry(target.name.clone()).or_default();
+            for (name, product) in of_one(path, *strength, base)? {
+                let all = products.entry(name).or_default();
                 if let Some(first) = all.first()
                     && first.sizes() != product.sizes()
                 {
@@ -111,10 +128,22 @@ impl Adapters {
                 }
                 all.push(product);
             }
-            lora.refuse_unused()?;
         }
         Ok(products)
     }
+}
+
+/// What an adapter adds to each weight of a model.
+fn of_one(path: &Path, strength: f32, base: &Base<'_>) -> Result<BTreeMap<String, Product>, Error> {
+    let mut lora = Lora::open(path, strength, base)?;
+    let mut products = BTreeMap::new();
+    for target in &base.targets {
+        if let Some(product) = lora.product(target)? {
+            products.insert(target.name.clone(), product);
+        }
+    }
+    lora.refuse_unused()?;
+    Ok(products)
 }
 
 /// The weights of a graph that may have an adapter.
@@ -131,9 +160,29 @@ pub(crate) fn targets(graph: &Graph, config: &Config) -> Vec<Target> {
 }
 
 impl Added {
-    /// Adds all products of one projection.
-    fn add(&mut self, name: String, products: &[Product]) {
-        let Some(first) = products.first() else { return };
+    /// Adds adapters that a sequence chooses from. Each has its rank everywhere: zeros where it changes nothing.
+    fn add_choices(&mut self, choices: &[Choice], base: &Base<'_>) -> Result<(), Error> {
+        let all: Vec<BTreeMap<String, Product>> =
+            choices.iter().map(|own| of_one(&own.path, own.scale, base)).collect::<Result<_, _>>()?;
+        let rank = |own: &BTreeMap<String, Product>| own.values().map(|product| product.rank).max();
+        self.choice_ranks = all.iter().map(|own| rank(own).unwrap_or(0)).collect();
+        self.choices.rank = self.choice_ranks.iter().sum();
+        self.choices.names = all.iter().flat_map(BTreeMap::keys).cloned().collect();
+        for name in self.choices.names.clone() {
+            let Some(any) = all.iter().find_map(|own| own.get(&name)) else { continue };
+            let padded = all.iter().zip(&self.choice_ranks).map(|(own, rank)| match own.get(&name) {
+                Some(product) => product.padded(*rank),
+                None => any.nothing(*rank),
+            });
+            let padded: Vec<Product> = padded.collect();
+            self.add(&name, [CHOICE_A, CHOICE_B], &padded);
+        }
+        Ok(())
+    }
+
+    /// Adds all products of one projection, whose matrices have names with these ends; their ranks together.
+    fn add(&mut self, name: &str, [end_a, end_b]: [&str; 2], products: &[Product]) -> usize {
+        let Some(first) = products.first() else { return 0 };
         let rank: usize = products.iter().map(|product| product.rank).sum();
         let [n, rows, columns] = [first.n, first.rows, first.columns];
         let a = (0..n).flat_map(|i| {
@@ -155,9 +204,14 @@ impl Added {
             sizes.reverse();
         }
         let [from_a, from_b] = first.from.clone();
-        self.weights.insert(format!("{name}{LORA_A}"), Weight::narrow(&a, sizes, from_a));
-        self.weights.insert(format!("{name}{LORA_B}"), Weight::narrow(&b, [rows, rank], from_b));
-        self.ranks.insert(name, rank);
+        self.weights.insert(format!("{name}{end_a}"), Weight::narrow(&a, sizes, from_a));
+        self.weights.insert(format!("{name}{end_b}"), Weight::narrow(&b, [rows, rank], from_b));
+        rank
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.weights.is_empty()
     }
 
     /// The formats of the new weights.
@@ -184,8 +238,9 @@ impl Added {
             };
             let of_one = shape.get(usize::from(name.contains(EXPERTS))..).unwrap_or_default();
             let [rows, columns] = weight.sizes;
-            let is_first = name.ends_with(LORA_A) || name.ends_with(DIRECTION);
-            let expected = if is_first && name.strip_suffix(LORA_A) != Some(EMBEDDING) {
+            let of_first = name.strip_suffix(LORA_A).or(name.strip_suffix(CHOICE_A));
+            let is_first = of_first.is_some() || name.ends_with(DIRECTION);
+            let expected = if is_first && of_first != Some(EMBEDDING) {
                 let (first, rest) = of_one.split_first().map_or((1, of_one), |(first, rest)| (*first, rest));
                 if rest.is_empty() { [1, first] } else { [first, rest.iter().product()] }
             } else {

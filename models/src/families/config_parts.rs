@@ -11,7 +11,8 @@ use fusebox_runtime::error::{Error, quoted};
 use fusebox_runtime::weights::Kind;
 
 use crate::config::{
-    Activation, Added, Block, Config, Dense, Ends, Experts, Formats, Gate, Grouped, Groups, KvCache, Network,
+    Activation, Added, Block, Choices, Config, Dense, Ends, Experts, Formats, Gate, Grouped, Groups, KvCache,
+    Network,
 };
 use crate::families::family::{Family, Windows};
 use crate::hparams::Hparams;
@@ -51,6 +52,7 @@ pub(super) fn backbone(hparams: Hparams<'_>, family: &Family, blocks: Vec<Block>
         biased: biased(hparams, family, blocks.len()),
         factors: BTreeMap::new(),
         ranks: BTreeMap::new(),
+        choices: Choices::default(),
         steered: BTreeSet::new(),
         has_norm_weights: family.has_norm_weights,
         blocks,

@@ -11,6 +11,7 @@
 //! | place | where its rows lie in the KV cache | `page` `[t]`, `row` `[t]` |
 //! | sequence | where its sequence's recurrent states lie | `sequence` |
 //!
+//! What a sequence adds of adapters that it chooses from is an input as well.
 //! The page table holds the pages of each sequence in the order of slots.
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -60,6 +61,8 @@ pub struct Scope<'a> {
     tokens: OnceCell<Tensor>,
     /// The number of the sequence, once a layer has read it.
     sequence: OnceCell<Tensor>,
+    /// The ranks of adapters that a sequence chooses from, and its factors on each, once a layer has read them.
+    choices: OnceCell<(Dim, Tensor)>,
     /// The block that is written at the moment.
     layer: Cell<usize>,
     /// The cached keys and values of each block, which later blocks may share.
@@ -97,6 +100,7 @@ impl<'a> Scope<'a> {
             t,
             tokens: OnceCell::new(),
             sequence: OnceCell::new(),
+            choices: OnceCell::new(),
             layer: Cell::new(0),
             kept: RefCell::default(),
             observed: None,
@@ -146,6 +150,19 @@ impl<'a> Scope<'a> {
     pub fn sequence(&self) -> Tensor {
         let dims: &[&Dim] = if self.is_batch { &[&self.t] } else { &[] };
         self.sequence.get_or_init(|| self.g.input(inputs::SEQUENCE, DType::I32, dims)).clone()
+    }
+
+    /// The ranks of adapters that a sequence chooses from, and its factors on each, `[rank]`, or those of each token of
+    /// a batch, `[t, rank]`.
+    #[track_caller]
+    pub(crate) fn choices(&self) -> (Dim, Tensor) {
+        let input = || {
+            let rank = self.g.dim("choice", self.config.choices.rank);
+            let dims: &[&Dim] = if self.is_batch { &[&self.t, &rank] } else { &[&rank] };
+            let scales = self.g.input(inputs::SCALES, DType::F32, dims);
+            (rank, scales)
+        };
+        self.choices.get_or_init(input).clone()
     }
 
     /// A block of its own, whose weights and states are named `blk.N.*`: blocks that are alike are compiled once.

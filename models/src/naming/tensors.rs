@@ -14,6 +14,11 @@ pub const LORA_A: &str = ".lora_a";
 /// The suffix of the second, to its output.
 pub const LORA_B: &str = ".lora_b";
 
+/// The same of adapters that a sequence chooses from.
+pub const CHOICE_A: &str = ".choice_a";
+/// The second of them.
+pub const CHOICE_B: &str = ".choice_b";
+
 /// What the names of matrices end in that all experts have together.
 pub const EXPERTS: &str = "_exps";
 

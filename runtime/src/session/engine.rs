@@ -23,6 +23,7 @@ use crate::device::{Device, Footprint, ProgramId, Weights};
 use crate::error::Error;
 use crate::session::classes::{Form, Programs};
 use crate::session::evict::{Eviction, Needed};
+use crate::session::kin::Kin;
 use crate::session::loaded::{Loaded, Outputs, Rows};
 use crate::session::pool::{PageId, Pool, Prefix};
 use crate::session::{is_carried, refused};
@@ -145,6 +146,7 @@ struct Sequence {
     prefixes: Vec<Prefix>,
     /// What is known before its first token.
     start: Prefix,
+    kin: Kin,
     output: Option<Output>,
 }
 
@@ -361,11 +363,23 @@ impl Engine {
 
     /// A new sequence without tokens.
     pub fn open(&mut self) -> SequenceId {
-        self.open_salted(0)
+        self.insert_empty(Kin::default())
     }
 
-    /// The same, which shares pages only with sequences of the same salt.
-    pub fn open_salted(&mut self, salt: u64) -> SequenceId {
+    /// The same, which shares pages only with its kin, and has their factors on adapters.
+    ///
+    /// # Errors
+    /// Where programs take another number of factors.
+    pub fn open_as(&mut self, kin: &Kin) -> Result<SequenceId, Error> {
+        let (n, found) = (self.decode().n_scales(), kin.scales().len());
+        if found > 0 && found != n {
+            let what = format!("expected {} on adapters, found {found}", counted(n, "factor"));
+            return Err(refused("a sequence", what));
+        }
+        Ok(self.insert_empty(kin.clone()))
+    }
+
+    fn insert_empty(&mut self, kin: Kin) -> SequenceId {
         let sequence = Sequence {
             // As much as it may ever need, so that no step allocates.
             tokens: Vec::with_capacity(self.limits.context),
@@ -377,7 +391,8 @@ impl Engine {
             is_moved: false,
             state: None,
             prefixes: Vec::with_capacity(self.limits.context.div_ceil(self.limits.page_rows)),
-            start: self.pool.empty(salt),
+            start: self.pool.empty(&kin),
+            kin,
             output: None,
         };
         self.insert(sequence)
@@ -496,6 +511,11 @@ impl Engine {
     /// Where there is no such sequence.
     pub fn len(&self, id: SequenceId) -> Result<usize, Error> {
         Ok(self.sequence(id)?.len)
+    }
+
+    /// The factors of a sequence on adapters; none where all are 0.
+    pub(super) fn scales(&self, id: SequenceId) -> Result<&[f32], Error> {
+        Ok(self.sequence(id)?.kin.scales())
     }
 
     /// The tokens of a sequence, as far as it was extended by tokens.
@@ -664,13 +684,13 @@ impl Engine {
         Ok(n_tokens)
     }
 
-    /// How many of the first of these tokens a sequence of this salt would share, and how many of the pages that it
+    /// How many of the first of these tokens a sequence of this kin would share, and how many of the pages that it
     /// would share nobody uses now: these count as free.
-    pub fn known_prefix(&self, tokens: &[u32], salt: u64) -> (usize, usize) {
+    pub fn known_prefix(&self, tokens: &[u32], kin: &Kin) -> (usize, usize) {
         if self.is_forward_only() {
             return (0, 0);
         }
-        let Found { full, last } = self.known(tokens, self.pool.empty(salt));
+        let Found { full, last } = self.known(tokens, self.pool.empty(kin));
         let pages = full.iter().map(|(page, _)| *page).chain(last.map(|(page, _)| page));
         let n_idle = pages.filter(|page| self.pool.n_users(*page) == 0).count();
         (full.len() * self.limits.page_rows + last.map_or(0, |(_, n)| n), n_idle)
@@ -700,16 +720,16 @@ impl Engine {
             Some(from) => Some(self.copy_state(from)?),
             None => None,
         };
-        let copy = self.open();
+        let copy = self.insert_empty(self.sequence(id)?.kin.clone());
         let source = self.sequence(id)?;
-        let (len, start, n_evicted, n_first) = (source.len, source.start, source.n_evicted, source.n_first);
+        let (len, n_evicted, n_first) = (source.len, source.n_evicted, source.n_first);
         let (tokens, pages, prefixes) =
             (source.tokens.clone(), source.pages.clone(), source.prefixes.clone());
         for page in &pages {
             self.pool.share(*page);
         }
         let own = self.sequence_mut(copy)?;
-        (own.len, own.start, own.state) = (len, start, state);
+        (own.len, own.state) = (len, state);
         (own.n_evicted, own.n_first) = (n_evicted, n_first);
         own.tokens.extend(tokens);
         own.pages.extend(pages);

@@ -44,6 +44,8 @@ pub(super) enum Input {
     Table,
     /// Where the states of each sequence lie that go from token to token.
     Sequence,
+    /// Factors of each sequence on what adapters add.
+    Scales,
 }
 
 /// Tokens or vectors as they go to a program.
@@ -79,6 +81,7 @@ impl Input {
             inputs::ROW => Some(Self::Row),
             inputs::TABLE => Some(Self::Table),
             inputs::SEQUENCE => Some(Self::Sequence),
+            inputs::SCALES => Some(Self::Scales),
             _ => None,
         }
     }
@@ -147,6 +150,12 @@ impl Loaded {
             0 => Err(refused(what, "there are none, at least one is needed".to_owned())),
             n => Ok(n),
         }
+    }
+
+    /// How many factors on adapters a sequence has, of a program that takes one token.
+    pub(super) fn n_scales(&self) -> usize {
+        let slots = placed(&self.plan, &Place::Input);
+        slots.filter(|slot| *slot.name == *inputs::SCALES).map(|slot| slot.shape.max_len()).sum()
     }
 
     /// The states of the KV cache, and the bytes of a page of each.

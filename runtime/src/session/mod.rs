@@ -3,8 +3,8 @@
 //! In: tokens, or vectors in their place. Out: logits, or the best of them, or hidden vectors.
 //! An [`Engine`] holds many sequences, which take pages of one KV cache. A [`Session`] is an engine with one sequence.
 //! `pool.rs` has the pages, `evict.rs` says which tokens a sequence drops, `classes.rs` says which program takes how
-//! many tokens, `loaded.rs` is a program on its device, `saved.rs` keeps sequences, `saved_pages.rs` the prefix cache
-//! and `cache.rs` compiled programs on disk, `device/` runs them.
+//! many tokens, `loaded.rs` is a program on its device, `kin.rs` says which sequences share pages, `saved.rs` keeps
+//! sequences, `saved_pages.rs` the prefix cache and `cache.rs` compiled programs on disk, `device/` runs them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,6 +19,7 @@ pub mod cache;
 pub mod classes;
 pub mod engine;
 pub mod evict;
+pub mod kin;
 mod loaded;
 mod pool;
 mod saved;
@@ -67,6 +68,9 @@ pub mod inputs {
     pub const TABLE: &str = "page_table";
     /// Where the states lie that go from token to token, `[]`; of a batch those of each token's sequence, `[t]`.
     pub const SEQUENCE: &str = "sequence";
+    /// Factors on what adapters add that sequences choose from, one for each rank, `[rank]`; of a batch those of each
+    /// token's sequence, `[t, rank]`.
+    pub const SCALES: &str = "adapter_scales";
 }
 
 /// One token sequence with its KV cache.

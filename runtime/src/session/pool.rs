@@ -21,6 +21,8 @@ use std::hash::{BuildHasher, RandomState};
 use fusebox_compiler::define_id;
 use fusebox_compiler::foundation::entity::Id;
 
+use crate::session::kin::Kin;
+
 define_id!(
     /// A page of the KV cache.
     PageId,
@@ -162,10 +164,10 @@ impl Pool {
         }
     }
 
-    /// What is known before the first token of a sequence; sequences of different salts share no pages.
-    pub(super) fn empty(&self, salt: u64) -> Prefix {
+    /// What is known before the first token of a sequence; sequences of different kin share no pages.
+    pub(super) fn empty(&self, kin: &Kin) -> Prefix {
         let [a, b] = &self.hashers;
-        Prefix(a.hash_one(salt), b.hash_one(salt))
+        Prefix(a.hash_one(kin), b.hash_one(kin))
     }
 
     /// What a page of these tokens holds, given what was before.
@@ -295,14 +297,14 @@ mod tests {
     #[test]
     fn full_pages_are_found_by_all_tokens_up_to_their_end() {
         let mut pool = Pool::new(2, 4);
-        let start = pool.empty(0);
+        let start = pool.empty(&Kin::default());
         let (a, b) = (pool.take().unwrap(), pool.take().unwrap());
         let one = pool.fill(a, start, &[1, 2]);
         pool.fill(b, one, &[3, 4]);
         assert_eq!(pool.find(start, &[1, 2]), Some((a, one)));
         assert_eq!(pool.find(one, &[3, 4]).map(|(page, _)| page), Some(b));
         assert_eq!(pool.find(start, &[3, 4]), None);
-        assert_eq!(pool.find(pool.empty(1), &[1, 2]), None);
+        assert_eq!(pool.find(pool.empty(&1.into()), &[1, 2]), None);
         pool.give_back(a);
         pool.give_back(b);
         assert_eq!((pool.n_free(), pool.free.len()), (4, 2));
@@ -318,14 +320,14 @@ mod tests {
     #[test]
     fn a_page_that_is_not_full_is_found_by_its_longest_common_beginning() {
         let mut pool = Pool::new(4, 4);
-        let start = pool.empty(0);
+        let start = pool.empty(&Kin::default());
         let pages = [(); 3].map(|()| pool.take().unwrap());
         pool.note(pages[0], start, &[1, 2]);
         pool.fill(pages[1], start, &[1, 2, 4, 5]);
         pool.note(pages[2], start, &[1, 3, 3]);
         assert_eq!(pool.common(start, &[1, 2, 4, 6]), Some((pages[1], 3)));
         assert_eq!(pool.common(start, &[1, 3, 3, 9]), Some((pages[2], 3)));
-        assert_eq!((pool.common(start, &[2]), pool.common(pool.empty(1), &[1])), (None, None));
+        assert_eq!((pool.common(start, &[2]), pool.common(pool.empty(&1.into()), &[1])), (None, None));
         // Of a sequence that has grown the shorter form goes, and what is held elsewhere is not noted again.
         for page in pages {
             pool.give_back(page);
@@ -357,13 +359,13 @@ mod tests {
         let mut users: Vec<Vec<(PageId, Prefix)>> = vec![Vec::new(); 4];
         for _ in 0..20_000 {
             let user = random.below(4);
-            let before = users[user].last().map_or(pool.empty(0), |(_, prefix)| *prefix);
+            let before = users[user].last().map_or(pool.empty(&Kin::default()), |(_, prefix)| *prefix);
             match random.below(5) {
                 // Its last page is forgotten, as if it were written again, or noted.
                 4 => {
                     if let Some((page, _)) = users[user].last().filter(|(page, _)| pool.n_users(*page) == 1) {
                         pool.forget(*page);
-                        pool.note(*page, pool.empty(random.below(3) as u64), &[9]);
+                        pool.note(*page, pool.empty(&(random.below(3) as u64).into()), &[9]);
                     }
                 }
                 0 => {

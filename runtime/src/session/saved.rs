@@ -135,7 +135,7 @@ impl Engine {
         let best = self.best(id).ok().flatten();
         let best = best.map(|best| best[best.len() - row.len()..].to_vec());
         let header = Header {
-            identity: self.identity(),
+            identity: self.identity_of(id)?,
             n_tokens: tokens.len() as u64,
             width: row.len() as u64,
             has_best: u64::from(best.is_some()),
@@ -178,8 +178,8 @@ impl Engine {
         let begins = from.get(&mut bytes);
         begins.map_err(|_| fault("expected a saved sequence, found less than its header".to_owned()))?;
         let header = Header::read(&bytes).map_err(fault)?;
-        if header.identity != self.identity() {
-            let what = "it was saved with another model, type of KV cache or size of its pages";
+        if header.identity != self.identity_of(id)? {
+            let what = "it was saved with another model, other adapters, another type of KV cache or size of its pages";
             return Err(fault(what.to_owned()));
         }
         let Limits { context, n_vocab, .. } = self.limits();
@@ -253,6 +253,17 @@ impl Engine {
             }
         }
         hash.finish()
+    }
+
+    /// The same for a sequence, with its factors on adapters.
+    fn identity_of(&self, id: SequenceId) -> Result<u64, Error> {
+        let scales = self.scales(id)?;
+        if scales.is_empty() {
+            return Ok(self.identity());
+        }
+        let mut hash = StableHasher::default();
+        (self.identity(), bytemuck::cast_slice::<f32, u32>(scales)).hash(&mut hash);
+        Ok(hash.finish())
     }
 
     /// The parts of all states that belong to a sequence.

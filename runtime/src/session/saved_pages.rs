@@ -29,6 +29,7 @@ use crate::error::{Error, Place};
 use crate::files::{self, Unfinished};
 use crate::own;
 use crate::session::engine::Engine;
+use crate::session::kin::Kin;
 use crate::session::pool::{PageId, Prefix};
 use crate::session::saved::{Hashed, Unread, bytes_of, numbers};
 
@@ -102,7 +103,8 @@ impl Engine {
         let mut known: Vec<_> = self.pool().known().collect();
         // Of pages that were used at the same time, those are first that others follow.
         known.sort_by_key(|known| (std::cmp::Reverse(known.used), known.after.is_none(), known.page));
-        let mut places: HashMap<Prefix, Option<usize>> = HashMap::from([(self.pool().empty(0), None)]);
+        let mut places: HashMap<Prefix, Option<usize>> =
+            HashMap::from([(self.pool().empty(&Kin::default()), None)]);
         let mut entries: Vec<Entry> = Vec::new();
         // A page that is used may come before the one that it follows: then it is found in another round.
         while let Some(at) = known.iter().position(|known| places.contains_key(&known.before)) {
@@ -222,7 +224,7 @@ impl Engine {
         let mut after: Vec<Option<Prefix>> = Vec::new();
         for Entry { page, before, tokens } in entries.iter().filter(|_| is_well) {
             let before = match before {
-                None => Some(pool.empty(0)),
+                None => Some(pool.empty(&Kin::default())),
                 Some(number) => after[*number],
             };
             let known = before.and_then(|before| {

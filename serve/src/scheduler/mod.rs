@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use fusebox::Kin;
 use fusebox::draft::Guesser;
 use fusebox::draft::ngram::Ngram;
 use tokio::sync::mpsc;
@@ -94,6 +95,8 @@ pub(crate) struct Job {
     pub(crate) deadline: Option<Instant>,
     /// Prompts with another salt are not shared.
     pub(crate) salt: Option<String>,
+    /// Factors on each rank of the adapters that it chooses from.
+    pub(crate) scales: Arc<[f32]>,
     /// Whether the beginnings of other sequences may be used.
     pub(crate) is_cached: bool,
     /// The most tokens that are guessed for a step.
@@ -162,8 +165,8 @@ struct Entry {
     admitted: Option<Instant>,
     /// The logits after the prompt.
     row: Option<Arc<Vec<f32>>>,
-    /// Sequences of another salt share nothing with it.
-    salt: u64,
+    /// Sequences of another kin share nothing with it.
+    kin: Kin,
     /// What guesses its next tokens.
     guesser: Option<Guesser>,
 }
@@ -242,7 +245,7 @@ pub(crate) struct Scheduler {
 }
 
 impl Entry {
-    fn new(job: Job, salt: u64) -> Self {
+    fn new(job: Job, kin: Kin) -> Self {
         let guesser = (job.guesses > 0).then(|| Guesser::new(Box::<Ngram>::default(), job.guesses));
         Self {
             tokens: job.prompt.clone(),
@@ -259,7 +262,7 @@ impl Entry {
             last_token: None,
             admitted: None,
             row: None,
-            salt,
+            kin,
         }
     }
 
@@ -296,8 +299,8 @@ impl Scheduler {
 
     /// Puts a job into the queue.
     pub(crate) fn submit(&mut self, job: Job) {
-        let salt = self.prefixes.salt_of(&job);
-        self.waiting.push(Entry::new(job, salt));
+        let kin = self.prefixes.kin_of(&job);
+        self.waiting.push(Entry::new(job, kin));
     }
 
     pub(crate) fn n_waiting(&self) -> usize {

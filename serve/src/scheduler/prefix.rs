@@ -12,6 +12,8 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
+use fusebox::Kin;
+
 use crate::engine::{Capacity, Engine, Known, SequenceId};
 use crate::scheduler::{Entry, Job, Scheduler};
 
@@ -35,7 +37,7 @@ pub(super) struct Prefixes {
 struct Kept {
     sequence: SequenceId,
     tokens: Vec<u32>,
-    salt: u64,
+    kin: Kin,
     /// The length of the prompt it was made for, and the logits after it: the same prompt needs no replay, and begins
     /// with the same token however it was cut into pieces.
     row: Option<(usize, Arc<Vec<f32>>)>,
@@ -44,7 +46,7 @@ struct Kept {
 /// The logits after a prompt.
 struct Row {
     prompt: Vec<u32>,
-    salt: u64,
+    kin: Kin,
     logits: Arc<Vec<f32>>,
 }
 
@@ -62,9 +64,10 @@ fn common(a: &[u32], b: &[u32]) -> usize {
 }
 
 impl Prefixes {
-    /// The number that keeps sequences of other salts apart.
-    pub(super) fn salt_of(&self, job: &Job) -> u64 {
-        job.salt.as_ref().map_or(0, |text| self.salts.hash_one(text))
+    /// What keeps sequences of other salts and adapters apart.
+    pub(super) fn kin_of(&self, job: &Job) -> Kin {
+        let salt = job.salt.as_ref().map_or(0, |text| self.salts.hash_one(text));
+        Kin::new(salt, &job.scales)
     }
 
     /// The engine is gone, and all sequences with it.
@@ -75,7 +78,7 @@ impl Prefixes {
 
     /// Closes the sequence of an entry that ended, and leaves what others may begin with.
     pub(super) fn keep(&mut self, engine: &mut dyn Engine, entry: Entry) {
-        let Entry { job, mut tokens, sequence: Some(sequence), n_done, row, salt, .. } = entry else {
+        let Entry { job, mut tokens, sequence: Some(sequence), n_done, row, kin, .. } = entry else {
             return;
         };
         let capacity = engine.capacity();
@@ -83,20 +86,20 @@ impl Prefixes {
         if capacity.shares || tokens.is_empty() || !job.is_cached {
             engine.release(sequence, job.is_cached);
             if let Some(logits) = row {
-                self.rows.retain(|row| row.salt != salt || row.prompt != job.prompt);
-                self.rows.push(Row { prompt: job.prompt, salt, logits });
+                self.rows.retain(|row| row.kin != kin || row.prompt != job.prompt);
+                self.rows.push(Row { prompt: job.prompt, kin, logits });
                 let n_over = self.rows.len().saturating_sub(capacity.sequences.min(MAX_KEPT));
                 self.rows.drain(..n_over);
             }
             return;
         }
         // A sequence that is the beginning of this one is of no more use.
-        let is_covered = |kept: &Kept| kept.salt == salt && tokens.starts_with(&kept.tokens);
+        let is_covered = |kept: &Kept| kept.kin == kin && tokens.starts_with(&kept.tokens);
         for kept in self.kept.extract_if(.., |kept| is_covered(kept)) {
             engine.release(kept.sequence, true);
         }
         let row = row.map(|row| (job.prompt.len(), row));
-        self.kept.push(Kept { sequence, tokens, salt, row });
+        self.kept.push(Kept { sequence, tokens, kin, row });
         while self.kept.len() > MAX_KEPT {
             self.forget(engine);
         }
@@ -117,14 +120,14 @@ impl Prefixes {
             .rows
             .iter()
             .filter(|_| entry.may_share())
-            .find(|row| row.salt == entry.salt && row.prompt == entry.tokens);
+            .find(|row| row.kin == entry.kin && row.prompt == entry.tokens);
         same.map(|row| Arc::clone(&row.logits))
     }
 
     /// The kept sequence with the longest common beginning, and its length.
     fn best(&self, entry: &Entry) -> Option<(usize, usize)> {
         let most = entry.tokens.len() - 1;
-        let same = self.kept.iter().enumerate().filter(|(_, kept)| kept.salt == entry.salt);
+        let same = self.kept.iter().enumerate().filter(|(_, kept)| kept.kin == entry.kin);
         let same = same.map(|(at, kept)| (at, common(&kept.tokens, &entry.tokens).min(most)));
         same.filter(|(_, n)| *n >= MIN_SHARED).max_by_key(|(at, n)| (*n, Reverse(*at)))
     }
@@ -132,7 +135,7 @@ impl Prefixes {
     /// A kept sequence that an entry goes on from.
     fn take_over(&mut self, engine: &mut dyn Engine, entry: &Entry) -> Option<Placed> {
         let is_same = |kept: &Kept| {
-            kept.salt == entry.salt
+            kept.kin == entry.kin
                 && kept.row.as_ref().is_some_and(|(n, _)| *n == entry.tokens.len())
                 && kept.tokens.starts_with(&entry.tokens)
         };
@@ -156,7 +159,7 @@ impl Entry {
     /// What is known of its first `n` tokens, if it is worth taking over.
     fn known(&self, engine: &dyn Engine, n: usize) -> Known {
         let known =
-            if self.may_share() { engine.known(&self.tokens[..n], self.salt) } else { Known::default() };
+            if self.may_share() { engine.known(&self.tokens[..n], &self.kin) } else { Known::default() };
         if known.tokens < MIN_SHARED { Known::default() } else { known }
     }
 }
@@ -176,7 +179,7 @@ impl Scheduler {
         let mut n_known = None;
         self.running.iter().any(|other| {
             let n_same = common(&other.tokens, &entry.tokens).min(most);
-            other.salt == entry.salt
+            other.kin == entry.kin
                 && other.job.is_cached
                 && other.n_done < n_same
                 && (n_same == most && entry.is_choice_beside(other)
@@ -205,7 +208,7 @@ impl Scheduler {
                     return None;
                 }
             }
-            let (sequence, _) = engine.open(&[], 0).ok()?;
+            let (sequence, _) = engine.open(&[], &entry.kin).ok()?;
             return Some(Placed { sequence, n: 0, row: None });
         }
         if let Some(placed) = self.forked(engine, entry, &capacity) {
@@ -214,7 +217,7 @@ impl Scheduler {
         let all = entry.tokens.len();
         // With the logits after a prompt none of it need be computed, else its last token.
         let row = self.prefixes.row(entry);
-        let whole = row.as_ref().map(|_| engine.known(&entry.tokens, entry.salt));
+        let whole = row.as_ref().map(|_| engine.known(&entry.tokens, &entry.kin));
         let (known, n) = match whole.filter(|known| known.tokens == all) {
             Some(known) => (known, all),
             None => (entry.known(engine, all - 1), all - 1),
@@ -224,7 +227,7 @@ impl Scheduler {
             return None;
         }
         let shared = if known.tokens > 0 { &entry.tokens[..n] } else { &[] };
-        let (sequence, n) = engine.open(shared, entry.salt).ok()?;
+        let (sequence, n) = engine.open(shared, &entry.kin).ok()?;
         Some(Placed { sequence, n, row: row.filter(|_| n == all) })
     }
 

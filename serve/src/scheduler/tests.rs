@@ -21,8 +21,8 @@ struct Lists {
     shares: bool,
     next: usize,
     open: HashMap<SequenceId, Vec<u32>>,
-    salts: HashMap<SequenceId, u64>,
-    closed: Vec<(u64, Vec<u32>)>,
+    kins: HashMap<SequenceId, Kin>,
+    closed: Vec<(Kin, Vec<u32>)>,
     rows: Vec<Vec<f32>>,
     /// Steps with their pieces: sequence and number of tokens.
     steps: Vec<Vec<(usize, usize)>>,
@@ -63,7 +63,7 @@ impl Lists {
             shares: true,
             next: 0,
             open: HashMap::new(),
-            salts: HashMap::new(),
+            kins: HashMap::new(),
             closed: Vec::new(),
             rows: Vec::new(),
             steps: Vec::new(),
@@ -84,7 +84,7 @@ impl Lists {
 
     /// Forgets closed sequences, the oldest first, where there are no pages for them.
     fn trim(&mut self) {
-        let n_pages = |(_, tokens): &(u64, Vec<u32>)| tokens.len().div_ceil(self.page);
+        let n_pages = |(_, tokens): &(Kin, Vec<u32>)| tokens.len().div_ceil(self.page);
         let n_over =
             (self.used() + self.closed.iter().map(n_pages).sum::<usize>()).saturating_sub(self.pages);
         let mut n_gone = 0;
@@ -109,22 +109,22 @@ impl Engine for Lists {
         Capacity { page, pages, free, idle: 0, sequences, context: 200, vocab: VOCAB, shares, slides: false }
     }
 
-    fn known(&self, tokens: &[u32], salt: u64) -> Known {
+    fn known(&self, tokens: &[u32], kin: &Kin) -> Known {
         let common = |own: &[u32]| own.iter().zip(tokens).take_while(|(a, b)| a == b).count();
-        let closed = self.closed.iter().filter(|(own, _)| *own == salt).map(|(_, own)| common(own));
-        let open = self.open.iter().filter(|(id, _)| self.salts[id] == salt);
+        let closed = self.closed.iter().filter(|(own, _)| own == kin).map(|(_, own)| common(own));
+        let open = self.open.iter().filter(|(id, _)| self.kins[id] == *kin);
         let n = closed.chain(open.map(|(_, own)| common(own) / self.page * self.page)).max();
         Known { tokens: n.filter(|_| self.shares).unwrap_or(0), idle: 0 }
     }
 
-    fn open(&mut self, tokens: &[u32], salt: u64) -> Result<(SequenceId, usize), Refused> {
+    fn open(&mut self, tokens: &[u32], kin: &Kin) -> Result<(SequenceId, usize), Refused> {
         if self.open.len() == self.sequences {
             return Err(Refused::Full { needed: 1, free: 0 });
         }
         self.next += 1;
-        let n = self.known(tokens, salt).tokens;
+        let n = self.known(tokens, kin).tokens;
         self.open.insert(SequenceId(self.next), tokens[..n].to_vec());
-        self.salts.insert(SequenceId(self.next), salt);
+        self.kins.insert(SequenceId(self.next), kin.clone());
         self.trim();
         Ok((SequenceId(self.next), n))
     }
@@ -134,7 +134,7 @@ impl Engine for Lists {
         if self.used() + tokens.len().div_ceil(self.page) > self.pages {
             return Err(Refused::Full { needed: 1, free: 0 });
         }
-        let (forked, _) = self.open(&[], self.salts[&of])?;
+        let (forked, _) = self.open(&[], &self.kins[&of].clone())?;
         self.open.insert(forked, tokens);
         Ok(forked)
     }
@@ -188,7 +188,7 @@ impl Engine for Lists {
     fn release(&mut self, sequence: SequenceId, is_known: bool) {
         let tokens = self.open.remove(&sequence).unwrap();
         if is_known {
-            self.closed.push((self.salts[&sequence], tokens));
+            self.closed.push((self.kins[&sequence].clone(), tokens));
         }
     }
 
@@ -217,6 +217,7 @@ fn job(prompt: &[u32], max_tokens: usize) -> (Job, Inbox) {
         priority: 0,
         deadline: None,
         salt: None,
+        scales: Arc::default(),
         is_cached: true,
         guesses: 0,
         events,

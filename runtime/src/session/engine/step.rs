@@ -375,6 +375,7 @@ impl Engine {
             Input::Row => write(to, slots.clone().map(|slot| places(slot).1)),
             Input::Slot => write(to, [at.slot as i32]),
             Input::Sequence => write(to, sequence.state.map(|state| state as i32)),
+            Input::Scales => write_scales(to, sequence),
             Input::Table => write(to, sequence.pages.iter().map(|page| page_number(*page))),
         });
         Ok((class, loaded.program))
@@ -393,6 +394,7 @@ impl Engine {
         let n = batch.iter().map(|number| n_of(*number)).sum();
         let class = self.class_of(Form::Batch, n);
         self.load(class)?;
+        let n_scales = self.decode().n_scales();
         let Self { device, loaded, slots, limits, weights, .. } = self;
         let loaded = loaded[class].as_mut().expect("it was just loaded");
         let sequences = || {
@@ -426,6 +428,12 @@ impl Engine {
             Input::Row => write(to, places().map(|(_, row)| row)),
             Input::Sequence => {
                 write(to, sequences().map(|sequence| sequence.state.map_or(0, |state| state as i32)));
+            }
+            Input::Scales => {
+                let rows = to.chunks_exact_mut(n_scales * size_of::<f32>());
+                for (to, (sequence, _)) in rows.zip(tokens()) {
+                    write_scales(to, sequence);
+                }
             }
             Input::Table => {
                 let tables = to.chunks_exact_mut(most_pages * size_of::<i32>());
@@ -524,6 +532,13 @@ fn place(sequence: &Sequence, slot: usize, page_rows: usize) -> (i32, i32) {
 
 fn page_number(page: PageId) -> i32 {
     page.index() as i32
+}
+
+/// Writes the factors of a sequence on adapters.
+fn write_scales(to: &mut [u8], sequence: &Sequence) {
+    let own: &[u8] = bytemuck::cast_slice(sequence.kin.scales());
+    to[..own.len()].copy_from_slice(own);
+    to[own.len()..].fill(0);
 }
 
 /// Writes whole numbers to the start of an input.
