@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::ops::ControlFlow;
+use std::thread;
 
 use fusebox::config::{Block, Config, Dense, Grouped, Mixer, Network, Pairing, QkNorm, Rope, Scaling};
 use fusebox::graph::{Binary, Builder, DType, Format, Op, Unary};
@@ -53,6 +54,18 @@ fn a_text_goes_on_as_with_the_command_and_stops_when_it_is_told_to() {
     assert_eq!(format!("{}\n", whole.text), told(&["run", "-p", "The old man", "-n", "12"]));
     let cut = writer.go_on("The old man", |_| ControlFlow::Break(())).expect("a text");
     assert!(cut.tokens.len() < whole.tokens.len() && whole.text.starts_with(&cut.text), "{cut:?}");
+}
+
+#[test]
+fn everything_moves_between_threads() {
+    fn moves<T: Send>() {}
+    (moves::<Model>(), moves::<Engine>(), moves::<Chat>(), moves::<Writer>(), moves::<Embedder>());
+    let go_on = |writer: &mut Writer| writer.go_on("The old man", |_| ControlFlow::Continue(()));
+    let mut writer = model(Run { max_tokens: Some(12), precise: true, ..run() }).writer().expect("a writer");
+    let here = go_on(&mut writer).expect("a text").text;
+    let there = thread::spawn(move || (go_on(&mut writer).expect("a text").text, writer));
+    let (there, mut writer) = there.join().expect("a thread");
+    assert_eq!([&there, &go_on(&mut writer).expect("a text").text], [&here, &here]);
 }
 
 #[test]

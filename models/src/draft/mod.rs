@@ -19,7 +19,7 @@ pub mod smaller;
 pub const MOST_IN_STEP: usize = 64;
 
 /// Guesses the tokens that follow others.
-pub trait Draft {
+pub trait Draft: Send {
     /// Appends up to `n` tokens to `guess` that may follow `tokens`, the whole sequence.
     ///
     /// # Errors

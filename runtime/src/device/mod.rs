@@ -44,8 +44,8 @@ pub trait Weights: Send + Sync {
     }
 }
 
-/// Runs programs.
-pub trait Device {
+/// Runs programs, on any thread, one at a time.
+pub trait Device: Send {
     /// What it is, for people.
     fn describe(&self) -> String;
 

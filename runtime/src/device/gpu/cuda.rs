@@ -102,6 +102,13 @@ pub struct Launch {
     addresses: Vec<u64>,
 }
 
+/// All launches of a program as one.
+pub struct Graph(CudaGraph);
+
+// SAFETY: the handles of a graph belong to no thread, only one may use them at a time, and nobody has a second copy.
+// Before each call on them the context is made the thread's.
+unsafe impl Send for Graph {}
+
 /// What is missing to run on an NVIDIA GPU.
 pub fn missing() -> Option<String> {
     compiler().err()
@@ -275,7 +282,7 @@ impl Cuda {
     }
 
     /// Captures all launches as a graph; nothing runs meanwhile.
-    fn captured(&self, launches: &[Launch]) -> Result<CudaGraph, String> {
+    fn captured(&self, launches: &[Launch]) -> Result<Graph, String> {
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         self.stream.begin_capture(mode).map_err(|fault| fault.to_string())?;
         let launched = launches.iter().try_for_each(|launch| self.start(launch));
@@ -283,7 +290,7 @@ impl Cuda {
         let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
         let ended = self.stream.end_capture(flags).map_err(|fault| fault.to_string());
         launched.map_err(|fault| fault.to_string())?;
-        ended?.ok_or_else(|| "the driver gave no graph".to_owned())
+        ended?.map(Graph).ok_or_else(|| "the driver gave no graph".to_owned())
     }
 
     /// Blocks the stream for a while, so that launches queue up.
@@ -306,7 +313,7 @@ impl Machine for Cuda {
     type Function = Function;
     type Launch = Launch;
     /// Nothing where kernels are launched one by one.
-    type LaunchList = Option<CudaGraph>;
+    type LaunchList = Option<Graph>;
 
     fn describe(&self) -> String {
         match &self.note {
@@ -387,7 +394,7 @@ impl Machine for Cuda {
         Ok(Launch { function: function.loaded.clone(), config, addresses })
     }
 
-    fn launch_list(&mut self, launches: &[Launch], _: usize) -> Result<Option<CudaGraph>, Error> {
+    fn launch_list(&mut self, launches: &[Launch], _: usize) -> Result<Option<Graph>, Error> {
         if launches.is_empty() {
             return Ok(None);
         }
@@ -403,13 +410,13 @@ impl Machine for Cuda {
 
     fn run(
         &self,
-        graph: &Option<CudaGraph>,
+        graph: &Option<Graph>,
         launches: &[Launch],
         _: &[u32],
         (from, to): (&Memory, &mut [u8]),
     ) -> Result<(), Error> {
         match graph {
-            Some(graph) => graph.launch().map_err(driver)?,
+            Some(graph) => graph.0.launch().map_err(driver)?,
             None => launches.iter().try_for_each(|launch| self.start(launch)).map_err(driver)?,
         }
         self.read(graph, from, to)
@@ -438,7 +445,7 @@ impl Machine for Cuda {
         events.windows(2).map(time).collect()
     }
 
-    fn read(&self, _: &Option<CudaGraph>, from: &Memory, to: &mut [u8]) -> Result<(), Error> {
+    fn read(&self, _: &Option<Graph>, from: &Memory, to: &mut [u8]) -> Result<(), Error> {
         let n_bytes = to.len().min(from.bytes);
         self.context.bind_to_thread().map_err(driver)?;
         let stream = self.stream.cu_stream();

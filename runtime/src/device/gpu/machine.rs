@@ -14,15 +14,15 @@ use fusebox_compiler::error::Error as CompilerError;
 use crate::error::Error;
 
 /// A kind of GPU.
-pub trait Machine {
+pub trait Machine: Send {
     /// Device memory, allocated as long as any copy of this exists.
-    type Memory: Clone;
+    type Memory: Clone + Send;
     /// A compiled kernel.
-    type Function;
+    type Function: Send;
     /// A kernel with its bindings; whoever has this keeps the memory alive.
-    type Launch;
+    type Launch: Send;
     /// What a fixed list of launches needs besides, such as a CUDA graph.
-    type LaunchList;
+    type LaunchList: Send;
 
     /// Its name, for people.
     fn describe(&self) -> String;
