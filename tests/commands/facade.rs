@@ -59,7 +59,7 @@ fn a_text_goes_on_as_with_the_command_and_stops_when_it_is_told_to() {
 #[test]
 fn everything_moves_between_threads() {
     fn moves<T: Send>() {}
-    (moves::<Model>(), moves::<Engine>(), moves::<Chat>(), moves::<Writer>(), moves::<Embedder>());
+    moves::<(Model, Engine, Chat, Writer, Embedder)>();
     let go_on = |writer: &mut Writer| writer.go_on("The old man", |_| ControlFlow::Continue(()));
     let mut writer = model(Run { max_tokens: Some(12), precise: true, ..run() }).writer().expect("a writer");
     let here = go_on(&mut writer).expect("a text").text;

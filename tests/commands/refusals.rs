@@ -111,7 +111,7 @@ fn senseless_flags_are_sentences() {
         ("inspect a -m b", "cannot be used with"),
         (
             "sing",
-            "commands are run, serve, logits, embed, perplexity, tokens, bench, story, inspect, quantize, doctor, pull",
+            "commands are run, serve, logits, embed, perplexity, tokens, bench, story, inspect, quantize, imatrix",
         ),
     ] {
         says(line, known);
