@@ -2,7 +2,7 @@
 //!
 //! In: a plan whose kernels verify. Out: [`Places`], which a device asks before every replay, when inputs are bound.
 //! `kernel::verify` proves that tasks keep apart, but for writes whose places are numbers in memory (pages, rows):
-//! there it takes a [`Promise`](crate::kernel::verify::disjoint::Promise). Only inputs may hold such numbers, so that
+//! there it takes a [`Promise`]. Only inputs may hold such numbers, so that
 //! they can be looked at before anything runs. Nothing is allocated after [`Places::of`].
 
 use std::collections::BTreeSet;

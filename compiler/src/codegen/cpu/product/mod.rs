@@ -1,6 +1,6 @@
 //! Recognises nests that are GEMM or weighted sums, for which `micro` has kernels.
 //!
-//! In: a nest that sums products of two elements. Out: a [`Plan`] that assigns a role to each loop, or a [`Reason`] why
+//! In: a nest that sums products of two elements. Out: a `Plan` that assigns a role to each loop, or a [`Reason`] why
 //! there is none. Roles follow from how the storage index of both factors depends on a loop: a loop that steps through
 //! both contiguously is the reduction (`k`); one that steps only through the weight counts rows; one that steps only
 //! through the other factor counts columns; all others are generated around the call. Where a number from memory
