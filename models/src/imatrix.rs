@@ -127,7 +127,7 @@ impl Collected {
     /// Writes it as a GGUF file; `text` is the name of what was read.
     ///
     /// # Errors
-    /// As [`write`].
+    /// As [`write()`].
     pub fn write(&self, path: &Path, text: &str) -> Result<u64, Error> {
         // A model has the same beginning.
         let is_older =

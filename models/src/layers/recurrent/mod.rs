@@ -9,7 +9,7 @@
 //!  before  […] or [t, …]      that of the sequence of a run, or of each token of a batch
 //! ```
 //!
-//! Mixers are written over an axis of time, [`over_time`]: all tokens of a run, or of a batch a single token for each
+//! Mixers are written over an axis of time, `over_time`: all tokens of a run, or of a batch a single token for each
 //! sequence.
 
 use fusebox_compiler::graph::build::{Dim, Tensor};
