@@ -39,7 +39,7 @@ const SAME: f64 = 1e-5;
 
 /// Random numbers, always the same for a seed.
 fn numbers(seed: &str, n: usize) -> Vec<f32> {
-    let mix = |state: u64, byte| (state ^ u64::from(byte)).wrapping_mul(0x0100_0193);
+    let mix = |state: u64, byte: u8| (state ^ u64::from(byte)).wrapping_mul(0x0100_0193);
     let mut state = seed.bytes().fold(0x9e37_79b9, mix);
     let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
