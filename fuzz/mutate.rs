@@ -55,7 +55,7 @@ pub(crate) fn number(random: &mut Random) -> u64 {
     }
 }
 
-/// A range of at most `most` of so many things.
+/// A range within `0..n`, at most `most` long.
 fn piece(random: &mut Random, n: usize, most: usize) -> std::ops::Range<usize> {
     let start = random.below(n + 1);
     start..start + random.below((n - start).min(most) + 1)

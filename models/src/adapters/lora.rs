@@ -146,7 +146,7 @@ impl<'a> Lora<'a> {
         Ok(Some(product.part(first, all[at])))
     }
 
-    /// Rows of a weight of the model with so many columns.
+    /// Rows of a weight of the model, given its columns.
     fn rows_of(&self, name: &str, columns: usize) -> usize {
         let own = self.base.targets.iter().find(|target| target.name == name);
         own.map_or(0, |own| own.sizes.iter().product::<usize>() / columns.max(1))

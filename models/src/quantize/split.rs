@@ -14,9 +14,9 @@ use fusebox_runtime::weights::store::{self, Entry, Put};
 /// How large a file may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
-    /// So many bytes of tensors, unless a single one is larger.
+    /// Bytes of tensors at most, unless a single one is larger.
     Bytes(u64),
-    /// So many tensors.
+    /// Tensors at most.
     Tensors(usize),
 }
 

@@ -44,7 +44,7 @@ pub struct Class {
 }
 
 impl Class {
-    /// The classes of runs of at most so many tokens, smallest first.
+    /// The classes of runs, by the most tokens of each, smallest first.
     pub fn runs(most_tokens: usize) -> Vec<Self> {
         Self::between(Form::Run, 1, &BOUNDS, most_tokens.max(1))
     }
@@ -55,7 +55,7 @@ impl Class {
         Self::between(Form::Scored, 2, &[bound], most_tokens.min(most))
     }
 
-    /// The classes of batches of at most so many tokens, smallest first; none where a replay takes one sequence.
+    /// The classes of batches, by the most tokens of each, smallest first; none where a replay takes one sequence.
     pub fn batches(most_tokens: usize) -> Vec<Self> {
         Self::between(Form::Batch, 2, &BATCH_BOUNDS, most_tokens)
     }

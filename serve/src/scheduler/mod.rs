@@ -176,7 +176,7 @@ struct Entry {
 struct Part {
     /// The number of the entry among the running.
     at: usize,
-    /// So many of its tokens.
+    /// The number of its tokens in this replay.
     n: usize,
     /// And these, which may follow them.
     guess: Vec<u32>,
