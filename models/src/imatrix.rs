@@ -17,7 +17,7 @@ use fusebox_runtime::device::{Device, Weights};
 use fusebox_runtime::error::{Error, Place as At};
 use fusebox_runtime::session::cache::Cache;
 use fusebox_runtime::session::{PAGES, inputs};
-use fusebox_runtime::weights::store::{Entry, pair, write};
+use fusebox_runtime::weights::store::{Entry, WRITTEN, pair, write};
 use fusebox_runtime::weights::value::{List, Value};
 use fusebox_runtime::weights::{Kind, Stored, open};
 
@@ -113,7 +113,7 @@ pub fn collect(
 
 /// The name of a weight in GGUF: that of the model's own file, if it is one.
 fn name_in_file(model: &Model, name: &str) -> String {
-    let usual = || Names::common(Kind::Gguf { version: 3 }).of(name).swap_remove(0);
+    let usual = || Names::common(WRITTEN).of(name).swap_remove(0);
     if !matches!(model.checkpoint().kind(), Kind::Gguf { .. }) {
         return usual();
     }

@@ -5,11 +5,10 @@
 //! To add a family of known parts: add a row to `table.rs`. The names of well-known members go to `blocks.rs`.
 
 use fusebox_runtime::error::Error;
-use fusebox_runtime::weights::{Checkpoint, Kind};
+use fusebox_runtime::weights::Checkpoint;
 
 use crate::config::Config;
 use crate::hparams::Hparams;
-use crate::naming::tensors::Names;
 
 mod apertus;
 mod config_parts;
@@ -66,11 +65,6 @@ pub(crate) fn gguf_architecture(architecture: &str) -> Option<&'static str> {
 /// The family as which GGUF has an architecture; `None` for an unknown one.
 pub(crate) fn gguf_family(architecture: &str) -> Option<&'static Family> {
     family(architecture).and_then(|own| family(own.gguf))
-}
-
-/// The names of tensors in GGUF files of an architecture.
-pub(crate) fn gguf_names(gguf: &str) -> Names {
-    Names { kind: Kind::Gguf { version: 3 }, renamed: family(gguf).map_or(&[], |family| family.names) }
 }
 
 /// Whether GGUF has rows of queries and keys in another order than a folder.

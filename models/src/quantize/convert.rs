@@ -13,7 +13,7 @@ use fusebox_compiler::graph::op::Op;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_runtime::error::{Error, Place};
-use fusebox_runtime::weights::store::{Entry, pair};
+use fusebox_runtime::weights::store::{Entry, WRITTEN, pair};
 use fusebox_runtime::weights::value::Value;
 use fusebox_runtime::weights::{Checkpoint, Stored};
 
@@ -23,7 +23,7 @@ use crate::blocks::model;
 use crate::chat::Chat;
 use crate::config::{Config, Formats, Grouped, Mixer, Pairing, QkNorm, Rope, Scaling};
 use crate::families::family::{Family, Pairs};
-use crate::families::{self, gguf_family, gguf_names, hparams, read};
+use crate::families::{self, gguf_family, hparams, read};
 use crate::hparams::Hparams;
 use crate::layers::attention::rope::inv_freq;
 use crate::naming::tensors::{BIAS, EXPERTS, Names, block_of, fused};
@@ -109,7 +109,7 @@ impl Converter<'_> {
         sizes: &[usize],
         origin: (Source, Stored),
     ) -> Result<Vec<OutputTensor>, Error> {
-        let names = gguf_names(self.family.gguf);
+        let names = Names { kind: WRITTEN, renamed: self.family.names };
         if let Some(parts) = split_parts(self.config, name, sizes) {
             let part = |(name, shape, order): (String, Vec<usize>, Order)| {
                 Some(tensor(names.written(&name)?, shape, origin.clone(), order))

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use fusebox_runtime::error::{Error, Place};
-use fusebox_runtime::weights::{Checkpoint, Kind, Stored};
+use fusebox_runtime::weights::store::WRITTEN;
+use fusebox_runtime::weights::{Checkpoint, Stored};
 
 use crate::adapters::lora::{Product, Target};
 use crate::adapters::{Adapters, Base, EMBEDDING};
@@ -39,7 +40,7 @@ pub(super) fn add(
         config: &config,
         checkpoint,
         targets: targets.collect(),
-        layout: Kind::Gguf { version: 3 },
+        layout: WRITTEN,
         has_own_names: true,
     };
     let mut products: BTreeMap<String, Vec<Product>> = adapters.products(&base)?;

@@ -178,7 +178,7 @@ impl Checkpoint {
 
     /// A GGUF file that is not written yet: what it will say, with no bytes.
     pub fn planned(metadata: IndexMap<String, Value>, tensors: &[Entry]) -> Self {
-        let mut planned = Self::new(Kind::Gguf { version: store::VERSION }, metadata, BTreeSet::new());
+        let mut planned = Self::new(store::WRITTEN, metadata, BTreeSet::new());
         let info = |entry: &Entry| TensorInfo {
             shape: entry.shape.clone(),
             stored: entry.stored,

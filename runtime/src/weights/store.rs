@@ -12,9 +12,11 @@ use crate::error::{Error, Place};
 use crate::files::{self, Unfinished};
 use crate::weights::gguf::types;
 use crate::weights::value::{List, Value};
-use crate::weights::{Stored, ggml, gguf};
+use crate::weights::{Kind, Stored, ggml, gguf};
 
-pub(super) const VERSION: u32 = 3;
+const VERSION: u32 = 3;
+/// The kind of the files that are written here.
+pub const WRITTEN: Kind = Kind::Gguf { version: VERSION };
 
 /// A tensor that is to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
