@@ -9,7 +9,7 @@ use crate::graph::op::Binary;
 use crate::graph::parse::parse;
 use crate::kernel::index::Index;
 use crate::kernel::walk::{each_nest, nests};
-use crate::kernel::{Expr, Place};
+use crate::kernel::{Expr, Nest, Place};
 use crate::pipeline::launches;
 use crate::reference::{Bindings, evaluate, random};
 use crate::schedule::plan;
@@ -89,21 +89,26 @@ fn without_fuel_nothing_changes_and_with_some_only_the_first() {
     }
 }
 
+/// A kernel with a change to each of its nests.
+fn edited(kernel: &Kernel, mut change: impl FnMut(&mut Nest)) -> Kernel {
+    let mut new = kernel.clone();
+    for part in &mut new.parts {
+        each_nest(&mut part.body, &mut change);
+    }
+    new
+}
+
 /// Adds where a kernel multiplies: well formed, and wrong.
 const LIE: Pass = Pass {
     name: "lie",
     reason: "none",
     applies: |_| true,
     rewrite: Rewrite::Kernel(|kernel, _| {
-        let mut new = kernel.clone();
-        for part in &mut new.parts {
-            each_nest(&mut part.body, &mut |nest| {
-                if let Expr::Binary(Binary::Mul, a, b) = nest.exprs[nest.value] {
-                    nest.exprs[nest.value] = Expr::Binary(Binary::Add, a, b);
-                }
-            });
-        }
-        new
+        edited(kernel, |nest| {
+            if let Expr::Binary(Binary::Mul, a, b) = nest.exprs[nest.value] {
+                nest.exprs[nest.value] = Expr::Binary(Binary::Add, a, b);
+            }
+        })
     }),
 };
 
@@ -112,13 +117,7 @@ const FAULT: Pass = Pass {
     name: "fault",
     reason: "none",
     applies: |_| true,
-    rewrite: Rewrite::Kernel(|kernel, _| {
-        let mut new = kernel.clone();
-        for part in &mut new.parts {
-            each_nest(&mut part.body, &mut |nest| nest.at.clear());
-        }
-        new
-    }),
+    rewrite: Rewrite::Kernel(|kernel, _| edited(kernel, |nest| nest.at.clear())),
 };
 
 /// Stores everything to the first element of its buffer: inside, and all tasks meet there.
@@ -127,15 +126,11 @@ const RACE: Pass = Pass {
     reason: "none",
     applies: |_| true,
     rewrite: Rewrite::Kernel(|kernel, _| {
-        let mut new = kernel.clone();
-        for part in &mut new.parts {
-            each_nest(&mut part.body, &mut |nest| {
-                if matches!(nest.target, Place::Param(_)) {
-                    nest.at.fill(Index::default());
-                }
-            });
-        }
-        new
+        edited(kernel, |nest| {
+            if matches!(nest.target, Place::Param(_)) {
+                nest.at.fill(Index::default());
+            }
+        })
     }),
 };
 
