@@ -50,6 +50,7 @@ mod serve;
 mod shell;
 mod signals;
 mod story;
+mod switch;
 mod timed;
 mod tokens;
 mod welcome;

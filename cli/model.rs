@@ -147,6 +147,18 @@ impl ModelFlags {
         self.device.open(Some(name), &mut Progress::new(1), is_quiet)
     }
 
+    /// Opens the same model for another device.
+    pub(crate) fn open_on(
+        &self,
+        device: &str,
+        name: Option<&Path>,
+        is_quiet: bool,
+    ) -> Result<Opened, String> {
+        let device = DeviceFlags { device: device.to_owned(), ..self.device.clone() };
+        let run = Run { adapters: self.adapters.adapters()?, ..device.run() };
+        open_as(&run, Purpose::Text, name, &mut Progress::new(1), is_quiet)
+    }
+
     fn open_as(
         &self,
         purpose: Purpose<'_>,

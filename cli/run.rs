@@ -42,6 +42,7 @@ use crate::prompt_cache::PromptCache;
 use crate::sampling::{SamplingFlags, in_words};
 use crate::signals::{self, CtrlC};
 use crate::story::target;
+use crate::switch::SwitchFlags;
 
 /// The prompt of the default model, unless another is given.
 const STORY: &str = "Once upon a time";
@@ -103,6 +104,8 @@ pub(crate) struct Arguments {
     draft: DraftFlags,
     #[command(flatten)]
     evict: EvictFlags,
+    #[command(flatten)]
+    switch: SwitchFlags,
 }
 
 /// Whether the prompt is a message, and what a chat starts with.
@@ -318,6 +321,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     (times.compile, times.rss_after_compile) = (start.elapsed(), host::rss());
     let mut generator = arguments.generator(session, tokenizer.as_ref(), &settings, n_threads)?;
     drop(progress);
+    arguments.switch.begin(&mut generator, tokens.as_deref(), (n_threads, scored), |device| {
+        arguments.model.open_on(device, name, arguments.is_json())
+    })?;
     let cache = &arguments.prompt_cache;
     cache.begin(&mut generator, tokens.as_deref())?;
     match (tokens, conversation) {
@@ -327,6 +333,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
             cache.write_all(&mut generator)?;
             let mut json = to_json(&answer, tokens.len(), &times, &generator, &opened, &settings);
             json["speculation"] = arguments.draft.to_json(&answer.timing);
+            json["switch"] = arguments.switch.to_json(&answer);
             if arguments.print_kernels == Some(View::Json) {
                 let (mut session, sequence) = generator.into_session();
                 let (target, cpu) = (opened.target(), opened.cpu()?);
@@ -344,8 +351,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
             let answer = stream_answer(&mut generator, &tokens, before);
             let answer = answer.map_err(|error| opened.in_model(error))?;
             cache.write_all(&mut generator)?;
-            let guessed = arguments.draft.in_words(&answer.timing);
-            output::note(&format!("{}; {}{guessed}", summary(&answer, &times), in_words(&settings.sampling)));
+            let more = arguments.draft.in_words(&answer.timing) + &arguments.switch.in_words(&answer);
+            output::note(&format!("{}; {}{more}", summary(&answer, &times), in_words(&settings.sampling)));
             if answer.finish == Finish::Closed {
                 signals::end_if_interrupted();
             }

@@ -61,6 +61,19 @@ pub struct Answer {
     pub timing: Timing,
     /// When each token came, since the start.
     pub times: Vec<Duration>,
+    /// Where the sequence moved to another session.
+    pub switched: Option<Switched>,
+}
+
+/// A sequence that moved to another session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Switched {
+    /// How many tokens of the answer had come.
+    pub n_before: usize,
+    /// When the move began, since the start.
+    pub at: Duration,
+    /// How long it took.
+    pub took: Duration,
 }
 
 /// Timing of a generation.
@@ -94,6 +107,8 @@ pub struct Generator {
     /// What was fed of the next prompt, and how long that and restoring took.
     prefilled: (usize, Duration),
     speculation: Option<Speculation>,
+    /// The session that the sequence moves to, and how many tokens it has then.
+    next: Option<(Session, usize)>,
 }
 
 impl Finish {
@@ -125,6 +140,17 @@ fn rate(n: usize, time: Duration) -> Option<f64> {
     (n > 0 && !time.is_zero()).then(|| n as f64 / time.as_secs_f64())
 }
 
+impl Answer {
+    /// Decode throughput in tokens per second before the sequence moved, and after.
+    pub fn rates_around_switch(&self) -> Option<[Option<f64>; 2]> {
+        let Switched { n_before, at, took } = self.switched?;
+        let (first, last) = (self.times.first()?, self.times.last()?);
+        let before = rate(n_before.saturating_sub(1), at.saturating_sub(*first));
+        let after = rate(self.times.len() - n_before, last.saturating_sub(at + took));
+        Some([before, after])
+    }
+}
+
 impl Generator {
     /// A generator with an empty context.
     ///
@@ -144,7 +170,35 @@ impl Generator {
             cached: Vec::new(),
             prefilled: Default::default(),
             speculation: None,
+            next: None,
         })
+    }
+
+    /// Has the sequence move to another session of the same model, as soon as it has `n_tokens` and a prompt is done. A
+    /// draft is set before.
+    ///
+    /// # Errors
+    /// Where that session returns another number of logits, or a program does not compile.
+    pub fn set_switch(&mut self, mut session: Session, n_tokens: usize) -> Result<(), Error> {
+        if session.width() != self.session.width() {
+            let expected = format!("a session that gives {} logits", self.session.width());
+            return Err(Error::Setting { setting: "switch", expected, found: session.width().to_string() });
+        }
+        if self.speculation.is_some() {
+            session.prepare_scored(session.most_scored())?;
+        }
+        self.next = Some((session, n_tokens));
+        Ok(())
+    }
+
+    /// Moves the sequence to the other session, if it is time.
+    fn switch(&mut self) -> Result<bool, Error> {
+        let n_tokens = self.cached.len();
+        let Some((mut session, _)) = self.next.take_if(|(_, at)| n_tokens >= *at) else { return Ok(false) };
+        self.drop_guess()?;
+        session.continue_from(&mut self.session)?;
+        self.session = session;
+        Ok(true)
     }
 
     /// Has a draft guess up to `most` tokens at a time from now on. The session must have been made to score every
@@ -248,6 +302,7 @@ impl Generator {
             finish: Finish::Length,
             timing: Timing { n_prompt, prefill, ..Timing::default() },
             times: Vec::new(),
+            switched: None,
         };
         let tokenizer = self.tokenizer.clone();
         let mut sink = TextSink {
@@ -379,6 +434,11 @@ impl Generator {
             // What was guessed and may not come is in the sequence as well.
             if self.cached.len() == self.session.position() + self.session.room() {
                 return Ok(Finish::Context);
+            }
+            let at = start.elapsed();
+            if self.switch()? {
+                let took = start.elapsed().saturating_sub(at);
+                answer.switched = Some(Switched { n_before: answer.tokens.len(), at, took });
             }
             let n_left = self.settings.max_tokens - answer.tokens.len();
             self.extend(token, n_left, &mut answer.timing)?;

@@ -31,6 +31,7 @@ mod refusals;
 mod run;
 mod serve;
 mod story;
+mod switch;
 #[cfg(target_os = "linux")]
 mod terminal;
 mod tokens;

@@ -439,6 +439,44 @@ fn a_saved_sequence_goes_on_as_if_it_had_never_stopped() {
 }
 
 #[test]
+fn a_moved_sequence_goes_on_as_if_it_had_stayed() {
+    let own = small(Attention::Grouped(grouped(4, 2, 16)), Format::F32);
+    let models = [model(&Made::new(&own), "sequences-moved"), recurrent("sequences-moved-states")];
+    for model in &models {
+        let settings = settings(3, 4, Format::F16);
+        let [mut one, mut another] = [(); 2].map(|()| engine(model, &settings, processor()));
+        // Other sequences come first, so that pages differ.
+        let (other, stays) = (one.open(), one.open());
+        one.step(&[piece(other, &[7, 8, 9, 7, 8]), piece(stays, &[1, 2, 3, 4, 5, 6])]).unwrap();
+        let (first, moved) = (another.open(), another.open());
+        another.step(&[piece(first, &[3])]).unwrap();
+        another.continue_from(moved, &mut one, stays).unwrap();
+        assert_eq!(another.tokens(moved).unwrap(), [1, 2, 3, 4, 5, 6]);
+        assert_eq!(another.logits(moved).unwrap(), one.logits(stays).unwrap());
+        for token in [11, 12, 13] {
+            one.step(&[piece(stays, &[token])]).unwrap();
+            another.step(&[piece(moved, &[token])]).unwrap();
+            assert_eq!(another.logits(moved).unwrap(), one.logits(stays).unwrap());
+        }
+        let error = another.continue_from(moved, &mut one, stays).unwrap_err().to_string();
+        assert!(error.contains("has tokens already"), "{error}");
+    }
+    let [one, another] =
+        models.each_ref().map(|model| engine(model, &settings(3, 4, Format::F16), processor()));
+    let (mut one, mut another) = (one, another);
+    let (from, to) = (one.open(), another.open());
+    one.step(&[piece(from, &[1, 2])]).unwrap();
+    let error = another.continue_from(to, &mut one, from).unwrap_err().to_string();
+    assert!(error.contains("has another model"), "{error}");
+    let mut short = engine(&models[0], &Settings { context: 4, ..settings(3, 4, Format::F16) }, processor());
+    let to = short.open();
+    one.step(&[piece(from, &[3, 4, 5])]).unwrap();
+    let error = short.continue_from(to, &mut one, from).unwrap_err().to_string();
+    assert!(error.contains("it has 5 tokens, the context of the other engine holds 4 tokens"), "{error}");
+    assert_eq!(short.len(to).unwrap(), 0);
+}
+
+#[test]
 fn a_damaged_sequence_is_refused_and_leaves_nothing() {
     let model =
         model(&Made::new(&small(Attention::Grouped(grouped(4, 2, 16)), Format::F32)), "sequences-damaged");

@@ -120,6 +120,30 @@ fn caches_of_8_bits_are_the_same_on_a_gpu() {
 }
 
 #[test]
+fn a_sequence_moves_to_a_gpu_and_back() {
+    let path = story();
+    for kind in kinds() {
+        let open = || Run::new(Numbers::Single).open(&path);
+        let [mut stays, mut moves, mut back] = [open(), open(), open()];
+        let mut gpu = session(kind, &path, Scored::Last);
+        for tokens in [&[3, 14, 15, 92, 65][..], &[35]] {
+            stays.feed(tokens).unwrap();
+            moves.feed(tokens).unwrap();
+        }
+        gpu.continue_from(&mut moves).unwrap();
+        assert_eq!(gpu.logits(), moves.logits());
+        let check = |session: &mut Session, stays: &mut Session, token: u32| {
+            let error = relative_error(session.feed(&[token]).unwrap(), stays.feed(&[token]).unwrap());
+            assert!(error <= BAR, "{error:e} on {}", session.device());
+        };
+        check(&mut gpu, &mut stays, 89);
+        back.continue_from(&mut gpu).unwrap();
+        assert_eq!((back.position(), back.logits()), (7, gpu.logits()));
+        check(&mut back, &mut stays, 79);
+    }
+}
+
+#[test]
 fn memory_that_does_not_suffice_is_a_sentence_and_nothing_is_lost() {
     let path = story();
     let best = (Scored::TopK(1), Format::F32);

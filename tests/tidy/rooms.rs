@@ -19,13 +19,13 @@ const MAX_CIRCLE: usize = 3;
 
 /// Folders with more files, and the number of these.
 const LARGE_FOLDERS: &[(&str, usize)] = &[
-    ("cli", 35),
+    ("cli", 36),
     ("examples", 13),
     ("models/src", 13),
     ("runtime/src/weights", 18),
     ("serve/src", 34),
     ("src", 15),
-    ("tests/commands", 20),
+    ("tests/commands", 21),
     ("tests/families", 20),
     ("tests/tidy", 16),
 ];

@@ -21,6 +21,7 @@ pub mod engine;
 pub mod evict;
 pub mod kin;
 mod loaded;
+mod moved;
 mod pool;
 mod saved;
 mod saved_pages;
@@ -251,6 +252,15 @@ impl Session {
         self.engine.truncate(self.sequence, 0)?;
         self.engine.restore(self.sequence, path)?;
         self.engine.tokens(self.sequence)
+    }
+
+    /// Replaces the sequence by that of another session, whose engine may run on another device.
+    ///
+    /// # Errors
+    /// As [`Engine::continue_from`]; then the sequence is empty.
+    pub fn continue_from(&mut self, other: &mut Self) -> Result<(), Error> {
+        self.engine.truncate(self.sequence, 0)?;
+        self.engine.continue_from(self.sequence, &mut other.engine, other.sequence)
     }
 
     /// How many numbers a row of output has: all logits, or the best of them.

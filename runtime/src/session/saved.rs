@@ -48,6 +48,16 @@ struct Header {
     has_best: u64,
 }
 
+/// What a sequence is, but for its states.
+pub(super) struct Kept {
+    /// A hash of the model and of the layout of its states.
+    pub(super) identity: u64,
+    pub(super) tokens: Vec<u32>,
+    /// The last row of output, and the tokens it belongs to where the programs select the best.
+    pub(super) row: Vec<f32>,
+    pub(super) best: Option<Vec<u32>>,
+}
+
 /// A part of a state that belongs to a sequence.
 pub(super) struct Part {
     pub(super) state: String,
@@ -120,22 +130,9 @@ impl Engine {
     /// Where there is no such sequence, it was extended by vectors, or the file cannot be written.
     pub fn save(&mut self, id: SequenceId, path: &Path) -> Result<(), Error> {
         files::check_replaceable(path, MAGIC)?;
-        let tokens = self.tokens(id)?.to_vec();
-        if tokens.len() != self.len(id)? {
-            let what = "it has vectors in place of tokens, which are not kept";
-            return Err(refused("a sequence to save", what.to_owned()));
-        }
-        let n_evicted = self.n_evicted(id)?;
-        if n_evicted > 0 {
-            let what =
-                format!("{} of it were evicted: there is nothing to go on from", counted(n_evicted, "token"));
-            return Err(refused("a sequence to save", what));
-        }
-        let row = self.logits(id).unwrap_or_default().to_vec();
-        let best = self.best(id).ok().flatten();
-        let best = best.map(|best| best[best.len() - row.len()..].to_vec());
+        let Kept { identity, tokens, row, best } = self.kept(id, "a sequence to save")?;
         let header = Header {
-            identity: self.identity_of(id)?,
+            identity,
             n_tokens: tokens.len() as u64,
             width: row.len() as u64,
             has_best: u64::from(best.is_some()),
@@ -240,6 +237,28 @@ impl Engine {
         Ok(())
     }
 
+    /// What a sequence is, but for its states; `place` is what a refusal calls it.
+    ///
+    /// # Errors
+    /// Where there is no such sequence, it was extended by vectors, or some of it was evicted.
+    pub(super) fn kept(&self, id: SequenceId, place: &str) -> Result<Kept, Error> {
+        let tokens = self.tokens(id)?.to_vec();
+        if tokens.len() != self.len(id)? {
+            let what = "it has vectors in place of tokens, which are not kept";
+            return Err(refused(place, what.to_owned()));
+        }
+        let n_evicted = self.n_evicted(id)?;
+        if n_evicted > 0 {
+            let what =
+                format!("{} of it were evicted: there is nothing to go on from", counted(n_evicted, "token"));
+            return Err(refused(place, what));
+        }
+        let row = self.logits(id).unwrap_or_default().to_vec();
+        let best = self.best(id).ok().flatten();
+        let best = best.map(|best| best[best.len() - row.len()..].to_vec());
+        Ok(Kept { identity: self.identity_of(id)?, tokens, row, best })
+    }
+
     /// A hash of the weights and of the layout of the states.
     pub(super) fn identity(&self) -> u64 {
         let mut hash = StableHasher::default();
@@ -256,7 +275,7 @@ impl Engine {
     }
 
     /// The same for a sequence, with its factors on adapters.
-    fn identity_of(&self, id: SequenceId) -> Result<u64, Error> {
+    pub(super) fn identity_of(&self, id: SequenceId) -> Result<u64, Error> {
         let scales = self.scales(id)?;
         if scales.is_empty() {
             return Ok(self.identity());
@@ -267,7 +286,7 @@ impl Engine {
     }
 
     /// The parts of all states that belong to a sequence.
-    fn parts_of(&self, id: SequenceId) -> Result<Vec<Part>, Error> {
+    pub(super) fn parts_of(&self, id: SequenceId) -> Result<Vec<Part>, Error> {
         let (len, page_rows) = (self.len(id)?, self.limits().page_rows);
         let (pages, own) = self.places(id)?;
         let mut parts = Vec::new();
