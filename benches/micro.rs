@@ -8,6 +8,9 @@
 
 use fusebox_compiler::codegen::cpu::level::Level;
 use fusebox_compiler::kernel::parse::parse;
+use fusebox_compiler::options::Options;
+use fusebox_compiler::prepare::prepare_kernel;
+use fusebox_compiler::target::CPU;
 
 mod roofline;
 
@@ -55,7 +58,8 @@ fn main() {
 /// A kernel as text; what is called `w` comes from memory.
 fn row(machine: &Machine, name: &str, text: &str, levels: &[Level]) {
     if machine.wants(name) {
-        let kernel = &parse(text).expect("a kernel that reads");
+        let kernel = parse(text).expect("a kernel that reads");
+        let kernel = &prepare_kernel(&kernel, &Options::for_target(CPU)).expect("a kernel that verifies");
         let is_cold = kernel.params.values().map(|param| &*param.name == "w").collect();
         let has_single = name.starts_with("product");
         machine.rows(&Subject { name: name.to_owned(), kernel, is_cold, levels, has_single });

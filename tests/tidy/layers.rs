@@ -64,13 +64,13 @@ const LAYERS: [Layers; 5] = [
             (
                 "recognise",
                 6,
-                "products of tiles and vector loads, found in the nests of a kernel",
+                "products of matrices and of tiles, and vector loads, found in the nests of a kernel",
                 "change a kernel",
             ),
             (
                 "prepare",
                 7,
-                "passes that make the kernels of a target: grouped by expert, ordered, staged, rounded",
+                "passes that make the kernels of a target: grouped by expert, ordered, staged, rounded, selected",
                 "know a code generator",
             ),
             ("codegen", 8, "kernels as code for one kind of device", "change a kernel or a format"),

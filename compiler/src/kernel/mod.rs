@@ -25,13 +25,16 @@ pub mod measure;
 pub mod parse;
 pub mod price;
 pub mod print;
+pub mod product;
 pub mod run;
 #[cfg(test)]
 pub(crate) mod samples;
+pub(crate) mod stored;
 pub mod verify;
 pub mod walk;
 
 use index::{Index, Vars};
+use product::Product;
 
 define_id!(
     /// A buffer a kernel is given.
@@ -317,6 +320,8 @@ pub struct Nest {
     pub exprs: List<ExprId, Expr>,
     /// The value stored, or folded.
     pub value: ExprId,
+    /// The product of matrices that it is, where that is said.
+    pub product: Option<Product>,
 }
 
 /// The inner loops of a nest.

@@ -3,8 +3,8 @@
 //! Each is exactly as `print` writes it, verifies without complaint, and is run against literal numbers in
 //! `run/tests.rs`.
 
-pub(crate) const ALL: [&str; 9] =
-    [MAP, BLOCKS, ROW_REDUCTION, MATRIX_VECTOR, ATTENTION, GATHER, ROUTED, TWO_PARTS, ODD_NAMES];
+pub(crate) const ALL: [&str; 10] =
+    [MAP, BLOCKS, ROW_REDUCTION, MATRIX_VECTOR, ATTENTION, GATHER, ROUTED, TWO_PARTS, ODD_NAMES, SELECTED];
 
 /// Thirteen elements in blocks of four: the last block has one.
 pub(crate) const MAP: &str = r#"kernel "scale x" map
@@ -192,4 +192,27 @@ part
   end
   for t0, r1
     @2[t0, r1] = tile0[t0, r1]
+"#;
+
+/// A product of 3 tokens with 5 rows of a weight, and a weighted sum of 4 rows for each, which say that they are.
+pub(crate) const SELECTED: &str = r#"kernel "selected" matrix-matrix
+  read @0 x : f32[t:3, d:32]
+  read @1 w : q8_0[e:5, d:32]
+  read @2 v : f16[s:4, f:8]
+  read @3 p : f32[t:3, s:4]
+  write @4 y : f32[t:3, e:5]
+  write @5 z : f32[t:3, f:8]
+part
+  var t0 in 0..3
+  var e1 in 0..5
+  var d2 in 0..32
+  var s3 in 0..4
+  var f4 in 0..8
+  grid
+  for t0, e1
+    product right row e1 columns t0 along d2
+    @4[t0, e1] = sum d2 of mul(@0[t0, d2], @1[e1, d2])
+  for t0, f4
+    mix left row s3 columns t0 along f4
+    @5[t0, f4] = sum s3 of mul(cast.f32(@2[s3, f4]), @3[t0, s3])
 "#;

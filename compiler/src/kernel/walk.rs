@@ -7,7 +7,7 @@ use std::slice::from_ref;
 
 use crate::foundation::entity::List;
 use crate::kernel::index::{Atom, Index};
-use crate::kernel::{Expr, ExprId, Nest, ParamId, Place, Stmt, TileId, VarId};
+use crate::kernel::{Expr, ExprId, Nest, ParamId, Part, Place, Range, Stmt, TileId, VarId};
 use crate::tensor::dtype::DType;
 
 /// The nests of a body, those of its loops as well.
@@ -79,6 +79,21 @@ impl Nest {
     /// What its fold starts from, where it does not start from nothing.
     pub(crate) fn init(&self) -> Option<ExprId> {
         self.fold.as_ref()?.init
+    }
+
+    /// Whether the range of a loop is known before its other loops are.
+    pub(crate) fn is_simple(&self, part: &Part, var: VarId) -> bool {
+        match &part.vars[var].range {
+            Range::Whole { .. } => true,
+            Range::Blocks(_) => false,
+            Range::Within { of } => !self.loops.contains(of) && !self.folds().contains(of),
+        }
+    }
+
+    /// Whether another of its loops ends at a bound that depends on this one, so that it has to run inside.
+    pub(crate) fn bounds_another(&self, part: &Part, var: VarId) -> bool {
+        let mut others = self.loops.iter().chain(self.folds());
+        others.any(|other| part.vars[*other].until.iter().any(|bound| bound.uses_var(|own| own == var)))
     }
 
     /// The element that a scalar is, if it is one, perhaps widened.

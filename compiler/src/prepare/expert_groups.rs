@@ -139,6 +139,7 @@ impl GroupedGemm<'_> {
             fold: nest.fold.clone(),
             exprs: nest.exprs.values().map(|expr| self.expr(expr)).collect(),
             value: nest.value,
+            product: None,
         }
     }
 
@@ -216,7 +217,7 @@ impl GroupedGemm<'_> {
             let at = vec![self.in_block(var), self.in_block(inner)];
             factors.push(exprs.push(Expr::Load { from: target, at: at.clone() }));
             let (loops, exprs) = (vec![var, inner], only(&own, value));
-            fills.push(Stmt::Nest(Nest { target, at, loops, fold: None, exprs, value }));
+            fills.push(Stmt::Nest(Nest { target, at, loops, fold: None, exprs, value, product: None }));
         }
         let init = exprs.push(Expr::Load { from: all.target, at: all.at.clone() });
         let value = exprs.push(Expr::Binary(Binary::Mul, factors[0], factors[1]));

@@ -20,16 +20,18 @@ pub mod blame;
 mod expert_groups;
 mod fold_order;
 mod grid_order;
+mod select_products;
 mod stage_vectors;
 
 use bf16_temporaries::shorten_temporaries;
 use expert_groups::group_by_expert;
 use fold_order::order_folds;
 use grid_order::order_tasks;
+use select_products::select_products;
 use stage_vectors::stage_vectors;
 
 /// Every pass, in order.
-pub const PASSES: [Pass; 5] = [
+pub const PASSES: [Pass; 6] = [
     Pass {
         name: "group tasks by expert",
         reason: "a matrix is read once for all rows routed to it, and tensor cores multiply them",
@@ -59,6 +61,12 @@ pub const PASSES: [Pass; 5] = [
         reason: "bf16 operands of tensor cores are all that reads them",
         applies: multiplies_on_tensor_cores,
         rewrite: Rewrite::Sequence(shorten_temporaries),
+    },
+    Pass {
+        name: "select products",
+        reason: "micro-kernels multiply whole rows",
+        applies: multiplies_rows,
+        rewrite: Rewrite::Kernel(select_products),
     },
 ];
 
@@ -165,6 +173,11 @@ fn changed<'k>(
 /// Whether products of tiles run on tensor cores, which round their operands.
 fn multiplies_on_tensor_cores(options: &Options) -> bool {
     options.target.capabilities.has_tensor_cores && options.numbers == Numbers::Quantised
+}
+
+/// Whether one thread runs a task, and may add in an order of its own: products of rows are calls of micro-kernels.
+fn multiplies_rows(options: &Options) -> bool {
+    !shares_tasks(options) && options.numbers != Numbers::Exact
 }
 
 /// Whether several threads share a task, and the memory of its tiles.

@@ -82,7 +82,7 @@ fn load_nest(nest: &Nest, (target, along): (Place, &Index), load: Expr) -> Nest 
     let loops = nest.folds().to_vec();
     let mut exprs: List<ExprId, Expr> = List::default();
     let value = exprs.push(load);
-    Nest { target, at: vec![along.clone()], loops, fold: None, exprs, value }
+    Nest { target, at: vec![along.clone()], loops, fold: None, exprs, value, product: None }
 }
 
 #[cfg(test)]

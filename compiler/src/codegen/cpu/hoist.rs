@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::slice::from_ref;
 
 use crate::codegen::cpu::Cpu;
-use crate::codegen::cpu::product::{Activations, Plan, plan};
+use crate::codegen::cpu::product::{Activations, Plan};
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::walk::nests;
 use crate::kernel::{Expr, Kernel, Nest, Part, Place, Range, Stmt, TileId, Var, VarId};
@@ -64,13 +64,13 @@ pub(super) fn routing_bytes(cpu: &Cpu, kernel: &Kernel, part: &Part) -> usize {
 
 /// The products of a part that functions compute.
 fn plans(cpu: &Cpu, kernel: &Kernel, part: &Part) -> impl Iterator<Item = Plan> {
-    nests(&part.body).filter_map(|nest| plan(cpu, kernel, part, nest))
+    nests(&part.body).filter_map(|nest| Plan::of(cpu, kernel, part, nest))
 }
 
 /// The body of a part, step by step.
 pub(super) fn steps<'a>(cpu: &Cpu, kernel: &Kernel, part: &'a Part, slots: &[Activations]) -> Vec<Step<'a>> {
     let slot_of = |nest: &Nest| {
-        let plan = plan(cpu, kernel, part, nest)?;
+        let plan = Plan::of(cpu, kernel, part, nest)?;
         let quantised = plan.quantised.as_ref()?;
         let slot = slots.iter().position(|slot| slot == quantised)?;
         Some((plan, slot))

@@ -13,7 +13,10 @@ use crate::kernel::print::symbols;
 use crate::kernel::run::memory::{Buffer, Buffers};
 use crate::kernel::run::run;
 use crate::kernel::verify::verify;
-use crate::kernel::{Access, Expr, Stmt, VarId, samples};
+use crate::kernel::{Access, Expr, Kernel, Stmt, VarId, samples};
+use crate::options::Options;
+use crate::prepare::prepare_kernel;
+use crate::target::CPU;
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 
@@ -26,6 +29,11 @@ mod wide;
 
 fn code(text: &str) -> Code {
     Cpu::host(Numbers::Exact).unwrap().compile(&parse(text).unwrap()).unwrap()
+}
+
+/// A kernel as it is prepared for the processor: its products are selected.
+fn prepared(text: &str) -> Kernel {
+    prepare_kernel(&parse(text).unwrap(), &Options::for_target(CPU)).unwrap()
 }
 
 /// Runs a kernel as the interpreter does, on the same bytes, exactly and in single precision.
@@ -64,7 +72,7 @@ fn check_at(
     inputs: &[Vec<u8>],
     step: usize,
 ) {
-    let code = Cpu::at(level, numbers).unwrap().compile(&parse(text).unwrap()).unwrap();
+    let code = Cpu::at(level, numbers).unwrap().compile(&prepared(text)).unwrap();
     check_code(&code, &format!("{level} {numbers:?}"), judge, values, inputs, step);
 }
 
@@ -306,7 +314,7 @@ fn every_half_precision_number_is_converted_in_lanes() {
 /// The results of a function in lanes.
 fn results(level: Level, f: &str, x: &[f32]) -> Vec<f32> {
     let text = lanes("f32", "f32", x.len(), &format!("{f}(@0[a0])"));
-    let code = Cpu::at(level, Numbers::Single).unwrap().compile(&parse(&text).unwrap()).unwrap();
+    let code = Cpu::at(level, Numbers::Single).unwrap().compile(&prepared(&text)).unwrap();
     let (x, mut y) = (encoded(Format::F32, x), vec![0; 4 * x.len()]);
     let mut buffers = [Bytes::Read(&x), Bytes::Write(&mut y)];
     code.run(slice::from_ref(&(0..1)), &mut buffers, &[], &mut vec![0; code.scratch_bytes()]).unwrap();

@@ -185,6 +185,6 @@ impl<'a> PartBuilder<'a> {
     pub(super) fn push_nest(&mut self, nest: NestBuilder, target: Place, at: Vec<Index>, value: ExprId) {
         let loops = nest.locals.clone();
         let exprs = nest.finish();
-        self.push(Stmt::Nest(Nest { target, at, loops, fold: None, exprs, value }));
+        self.push(Stmt::Nest(Nest { target, at, loops, fold: None, exprs, value, product: None }));
     }
 }

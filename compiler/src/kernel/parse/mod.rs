@@ -10,6 +10,7 @@ use crate::foundation::entity::{Id, List};
 use crate::foundation::text::{Scanner, SyntaxError};
 use crate::graph::op::Fold;
 use crate::kernel::print::spelled;
+use crate::kernel::product::{Kind, Product, Side};
 use crate::kernel::{
     Access, Blocks, Folding, Kernel, Nest, Param, ParamId, Part, Place, Range, RoutedRows, Skeleton, Stmt,
     Tile, Var, VarId,
@@ -292,6 +293,7 @@ impl Reader<'_> {
             self.binding(&mut scalars)?;
             self.s.end_of_line()?;
         }
+        let product = self.product()?;
         let (target, at) = self.element("a statement: `loop`, `for`, `let`, a buffer or a tile")?;
         self.s.expect("=")?;
         let mut fold = self.fold()?;
@@ -302,7 +304,18 @@ impl Reader<'_> {
             folding.init = Some(self.expr(&mut scalars)?);
         }
         self.s.end_of_line()?;
-        Ok(Nest { target, at, loops, fold, exprs: scalars.into_exprs(), value })
+        Ok(Nest { target, at, loops, fold, exprs: scalars.into_exprs(), value, product })
+    }
+
+    /// `product left row f3 columns t2 along d4`
+    fn product(&mut self) -> Read<Option<Product>> {
+        let Some(kind) = Kind::ALL.into_iter().find(|kind| self.s.take(kind.name())) else { return Ok(None) };
+        let weight = self.named("the factor that is the weight", &Side::ALL, Side::name)?;
+        let row = if self.s.take("row") { Some(self.var_id()?) } else { None };
+        let columns = if self.s.take("columns") { self.vars()? } else { Vec::new() };
+        let along = if self.s.take("along") { self.vars()? } else { Vec::new() };
+        self.s.end_of_line()?;
+        Ok(Some(Product { kind, weight, row, columns, along }))
     }
 
     /// `sum d3 of`; a call such as `max(…)` is none.

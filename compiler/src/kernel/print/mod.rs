@@ -9,6 +9,7 @@
 use std::fmt;
 
 use crate::foundation::entity::Id;
+use crate::kernel::product::Product;
 use crate::kernel::{Access, Blocks, Kernel, Nest, Param, Part, Place, Range, RoutedRows, Stmt, VarId};
 use crate::tensor::shape::Shape;
 
@@ -95,6 +96,17 @@ fn routed_text(part: &Part, routed: &RoutedRows) -> String {
     format!("list {list} along {along} {rows} where {by} = {expert}")
 }
 
+/// `product left row f3 columns t2 along d4`
+fn product_text(part: &Part, product: &Product) -> String {
+    let Product { kind, weight, row, columns, along } = product;
+    let named = |word: &str, vars: &[VarId]| match vars {
+        [] => String::new(),
+        _ => format!(" {}", with_vars(word, part, vars)),
+    };
+    let row = named("row", row.as_slice());
+    format!("{} {}{row}{}{}", kind.name(), weight.name(), named("columns", columns), named("along", along))
+}
+
 /// A word and then the names of variables.
 fn with_vars(word: &str, part: &Part, vars: &[VarId]) -> String {
     let names: Vec<String> = vars.iter().map(|var| var_text(&part.vars, *var)).collect();
@@ -125,6 +137,9 @@ fn write_nest(f: &mut fmt::Formatter<'_>, part: &Part, nest: &Nest, indent: &str
     }
     for (number, text) in scalars.lets.iter().enumerate() {
         writeln!(f, "{indent}let %{number} = {text}")?;
+    }
+    if let Some(product) = &nest.product {
+        writeln!(f, "{indent}{}", product_text(part, product))?;
     }
     write!(f, "{indent}{} = ", access_text(nest.target, &nest.at, &part.vars))?;
     if let Some(folding) = &nest.fold {

@@ -1,24 +1,27 @@
-//! Why no micro-kernel computes a sum of products.
+//! Why a nest is no product of matrices.
 //!
-//! In: the check of `product.rs` that a nest did not pass. Out: a [`Reason`], which reads as the end of a sentence.
+//! In: the check of [`Product`](super::Product) that it did not pass. Out: a [`Reason`], which reads as the end of a
+//! sentence.
 //! Reasons are ordered by how far the nest got: of two ways to see its factors, the larger reason is the one to tell.
 
 use std::fmt;
 
 use crate::tensor::quant::Format;
 
-/// Why a sum of products runs as generated code, the earliest check first.
+/// Why a nest is no product, the earliest check first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
     /// Micro-kernels add in an order of their own.
     Exact,
+    /// It was left as it is: by a pass without fuel.
+    Unselected,
     /// A term is more than the product of two elements.
     Terms,
     /// The bounds of a loop depend on another loop of the nest.
     Bounds,
     /// The sums are not stored in single precision.
     Sums(Format),
-    /// No micro-kernel multiplies these two formats.
+    /// Products are of a weight of any floating-point format and activations in single precision.
     Formats(Format, Format),
     /// The sum does not run along the rows of both factors.
     Strides,
@@ -33,6 +36,7 @@ impl fmt::Display for Reason {
         let blocks = |format: &Format| format!("whole blocks of {} ({format})", format.block_len());
         match self {
             Self::Exact => f.write_str("exact numbers are computed one after another"),
+            Self::Unselected => f.write_str("it was left as it is"),
             Self::Terms => f.write_str("the terms of the sum are not products of two elements"),
             Self::Bounds => f.write_str("the bounds of a loop depend on another loop"),
             Self::Sums(format) => write!(f, "the sums are stored as {format}, not as f32"),

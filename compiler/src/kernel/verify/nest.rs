@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use crate::foundation::entity::{Id, List};
 use crate::kernel::index::Index;
 use crate::kernel::print::{access_text, place_text};
+use crate::kernel::product::check::Terms;
 use crate::kernel::verify::Checker;
 use crate::kernel::verify::types::expr_dtypes;
 use crate::kernel::{Access, Blocks, Expr, ExprId, Folding, Nest, Place, Range, VarId};
@@ -27,6 +28,9 @@ impl Checker<'_> {
             self.fold_loops(nest);
             self.scalars(nest);
             self.types(nest);
+            if self.complaints.len() == n_complaints {
+                self.product(nest);
+            }
         }
         self.bound.truncate(n_bound);
         self.place = part;
@@ -150,6 +154,15 @@ impl Checker<'_> {
                 self.index(index, Some(target));
             }
             Expr::Const(_) | Expr::Unary(..) | Expr::Binary(..) | Expr::Select(..) | Expr::Cast(..) => {}
+        }
+    }
+
+    /// Checks the product that a nest is said to be: code generators rely on it.
+    fn product(&mut self, nest: &Nest) {
+        let Some(product) = &nest.product else { return };
+        let checked = Terms::of(self.kernel, self.part, nest).and_then(|terms| terms.check(product));
+        if let Err(reason) = checked {
+            self.complain(format!("is no {} as it says: {reason}", product.kind.name()));
         }
     }
 

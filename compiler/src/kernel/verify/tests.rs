@@ -184,6 +184,47 @@ fn a_nest_reads_of_its_target_only_what_its_fold_starts_from() {
 }
 
 #[test]
+fn a_nest_is_the_product_that_it_says() {
+    const PRODUCT: &str = "product right row e1 columns t0 along d2";
+    const MIX: &str = "mix left row s3 columns t0 along f4";
+    let apart = "the elements of a sum are not adjacent in both factors";
+    for with in [
+        "product right row t0 columns e1 along d2",
+        "product right row e1 columns t0",
+        "product right row d2 columns t0 along d2",
+        "product right row e1 columns t0, e1 along d2",
+        "product right row e1 columns t0 along e1",
+    ] {
+        let expected = format!("part 0, @4[t0, e1]: is no product as it says: {apart}");
+        check(samples::SELECTED, PRODUCT, with, &expected);
+    }
+    let expected = "part 0, @4[t0, e1]: is no product as it says: no micro-kernel multiplies f32 with q8_0";
+    check(samples::SELECTED, PRODUCT, "product left row e1 columns t0 along d2", expected);
+    let expected = format!("part 0, @4[t0, e1]: is no mix as it says: {apart}");
+    check(
+        &samples::SELECTED.replace("w : q8_0", "w : f32"),
+        PRODUCT,
+        "mix right row d2 columns t0 along e1",
+        &expected,
+    );
+    let expected = format!("part 0, @5[t0, f4]: is no mix as it says: {apart}");
+    for with in
+        ["mix left row s3 columns t0", "mix left columns t0 along f4", "mix left row f4 columns t0 along s3"]
+    {
+        check(samples::SELECTED, MIX, with, &expected);
+    }
+    // Without columns a product is one of several calls.
+    check(samples::SELECTED, PRODUCT, "product right row e1 along d2", "");
+    let expected =
+        "part 0, @4[t0, e1]: is no product as it says: the terms of the sum are not products of two elements";
+    check(samples::SELECTED, "sum d2 of", "max d2 of", expected);
+    let expected =
+        "part 0, @4[t0, e1]: is no product as it says: rows of 40 elements are not whole blocks of 32 (q8_0)";
+    let shorter = samples::SELECTED.replace("d:32", "d:64").replace("0..32", "0..40");
+    check(&shorter, "0..40", "0..40", expected);
+}
+
+#[test]
 fn types_that_do_not_fit() {
     let select = "select(lt(%0, 2.5), cast.i32(%0), neg(";
     let store = "part 1, @2[c0]:";

@@ -11,18 +11,20 @@ use crate::codegen::cpu::emit::{Emitter, PROVEN};
 use crate::codegen::cpu::micro::abi::{ActivationLayout, Bf16Functions, Table};
 use crate::codegen::cpu::micro::layout::sizes::activation_bytes;
 use crate::codegen::cpu::micro::{ROUTED_GEMM, routing_bytes, storage};
-use crate::codegen::cpu::product::{Activations, COLUMNS, Kind, Plan, Routing, Stored, at_start, plan};
+use crate::codegen::cpu::product::{Activations, COLUMNS, Plan, Routing};
 use crate::foundation::entity::List;
 use crate::graph::op::Scalar;
 use crate::kernel::index::Index;
+use crate::kernel::product::Kind;
+use crate::kernel::stored::{Stored, at_start};
 use crate::kernel::{Expr, Folding, Nest, Place, Range, VarId};
 use crate::options::Numbers;
 use crate::tensor::quant::Format;
 
 impl Emitter<'_, '_> {
-    /// Emits a nest as calls of `micro`, if it is a GEMM or a weighted sum.
+    /// Emits a nest as calls of `micro`, if it is a product.
     pub(crate) fn product(&mut self, nest: &Nest) -> bool {
-        let Some(plan) = plan(self.cpu, self.kernel, self.part, nest) else {
+        let Some(plan) = Plan::of(self.cpu, self.kernel, self.part, nest) else {
             return false;
         };
         self.starts(nest);
@@ -47,7 +49,7 @@ impl Emitter<'_, '_> {
     /// Stores the initial values of sums, unless they are there.
     fn starts(&mut self, nest: &Nest) {
         let Some(Folding { init, .. }) = &nest.fold else { return };
-        let mut first = Nest { fold: None, ..nest.clone() };
+        let mut first = Nest { fold: None, product: None, ..nest.clone() };
         if let Some(init) = init {
             let own = Expr::Load { from: nest.target, at: nest.at.clone() };
             if nest.exprs[*init] == own {

@@ -6,8 +6,8 @@
 use cranelift_codegen::ir::InstBuilder;
 
 use crate::codegen::cpu::emit::Emitter;
-use crate::codegen::cpu::product::stored;
 use crate::kernel::Nest;
+use crate::kernel::stored::Stored;
 
 impl Emitter<'_, '_> {
     /// Emits a nest as calls of `micro`, if it stores blocks.
@@ -18,7 +18,7 @@ impl Emitter<'_, '_> {
         let (row, outer) = nest.loops.split_last().expect("a row is a loop");
         let (tile, from) = nest.loaded(nest.value).expect("a row of a tile is copied");
         let [from, to] = [(tile, from), (nest.target, &nest.at[..])]
-            .map(|(place, at)| stored(self.kernel, self.part, place, at));
+            .map(|(place, at)| Stored::of(self.kernel, self.part, place, at));
         let function = self.table.encode as *const u8;
         self.each(outer, &mut |emitter| {
             let (first, _, end) = emitter.values(*row);

@@ -2,14 +2,17 @@
 //!
 //! In: a kernel, and which of its parameters are weights or caches. Out: a [`Form`] for each way in which one of these
 //! is multiplied with activations.
-//! The answer is that of `product.rs`, which code generation uses too: nothing is recognised a second time here.
+//! A product is what its nest says; why another nest is none is asked again.
 
 use crate::codegen::cpu::Cpu;
-use crate::codegen::cpu::product::reason::Reason;
-use crate::codegen::cpu::product::{Kind, Plan, find};
+use crate::codegen::cpu::product::Plan;
 use crate::graph::op::Fold;
+use crate::kernel::product::Kind;
+use crate::kernel::product::reason::Reason;
 use crate::kernel::walk::nests;
-use crate::kernel::{Expr, Kernel, Nest, ParamId, Place};
+use crate::kernel::{Expr, Kernel, Nest, ParamId, Part, Place};
+use crate::options::Numbers;
+use crate::recognise::product::product;
 use crate::tensor::quant::Format;
 
 /// What computes a product.
@@ -36,13 +39,22 @@ impl Cpu {
         let mut forms = Vec::new();
         for part in &kernel.parts {
             for nest in nests(&part.body).filter(|nest| is_product(nest, is_stored)) {
-                let form = find(self, kernel, part, nest).map_or_else(Form::Generated, |plan| form(&plan));
+                let form = self.form(kernel, part, nest);
                 if !forms.contains(&form) {
                     forms.push(form);
                 }
             }
         }
         forms
+    }
+
+    fn form(&self, kernel: &Kernel, part: &Part, nest: &Nest) -> Form {
+        let reason = || match product(kernel, part, nest) {
+            _ if self.numbers == Numbers::Exact => Reason::Exact,
+            Ok(_) => Reason::Unselected,
+            Err(reason) => reason,
+        };
+        Plan::of(self, kernel, part, nest).map_or_else(|| Form::Generated(reason()), |plan| form(&plan))
     }
 }
 

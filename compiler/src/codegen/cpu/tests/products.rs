@@ -4,8 +4,10 @@
 
 use super::*;
 use crate::codegen::cpu::hoist::{quantised, steps};
-use crate::codegen::cpu::product::{Plan, plan};
+use crate::codegen::cpu::micro::storage;
+use crate::codegen::cpu::product::Plan;
 use crate::kernel::Nest;
+use crate::kernel::product::check::is_multiplied;
 
 /// Products as they occur: rows and vectors in blocks, many vectors of a parameter, runs of several axes, weights
 /// picked by numbers from memory, for few vectors and for many, one vector for two weights, sums that are carried on,
@@ -217,7 +219,7 @@ fn products_are_near_what_is_interpreted() {
                 text.to_owned()
             };
             let text = &text.replace("FORMAT", format);
-            let kernel = parse(text).unwrap();
+            let kernel = prepared(text);
             let values: Vec<i64> = symbols(&kernel).iter().map(|symbol| symbol.near).collect();
             for level in Level::ALL.into_iter().filter(|level| level.is_supported()) {
                 let variants: [(Numbers, Judge); 2] = [
@@ -226,7 +228,7 @@ fn products_are_near_what_is_interpreted() {
                 ];
                 for (numbers, judge) in variants {
                     let cpu = Cpu::at(level, numbers).unwrap();
-                    let of_nest = |nest: &Nest| plan(&cpu, &kernel, &kernel.parts[0], nest);
+                    let of_nest = |nest: &Nest| Plan::of(&cpu, &kernel, &kernel.parts[0], nest);
                     assert_eq!(count(&kernel.parts[0].body, &of_nest), n_products, "{text}");
                     let is_sorted = |nest: &Nest| of_nest(nest).filter(|plan| plan.routing.is_some());
                     let n_sorted = count(&kernel.parts[0].body, &is_sorted);
@@ -257,8 +259,17 @@ fn count(body: &[Stmt], plan: &dyn Fn(&Nest) -> Option<Plan>) -> usize {
 }
 
 #[test]
+fn every_weight_of_a_product_has_a_micro_kernel() {
+    // A product that verifies is called without another look at its format.
+    let int8 = [0, 3, 32, 64].map(|group| Format::Int8 { group });
+    for format in Format::FIXED.into_iter().chain(int8) {
+        assert_eq!(is_multiplied(format), storage(format).is_some(), "{format}");
+    }
+}
+
+#[test]
 fn what_tasks_have_in_common_is_done_once_for_them() {
-    let kernel = parse(&PRODUCTS[0].0.replace("FORMAT", "q8_0")).unwrap();
+    let kernel = prepared(&PRODUCTS[0].0.replace("FORMAT", "q8_0"));
     let cpu = Cpu::host(Numbers::Quantised).unwrap();
     let part = &kernel.parts[0];
     let slots = quantised(&cpu, &kernel, part);
@@ -269,7 +280,7 @@ fn what_tasks_have_in_common_is_done_once_for_them() {
 
 #[test]
 fn vectors_of_a_parameter_are_rounded_ahead_of_all_tasks() {
-    let kernel = parse(&PRODUCTS[1].0.replace("FORMAT", "q8_0")).unwrap();
+    let kernel = prepared(&PRODUCTS[1].0.replace("FORMAT", "q8_0"));
     let cpu = Cpu::host(Numbers::Quantised).unwrap();
     let code = cpu.compile(&kernel).unwrap();
     // Both products share them, and tasks neither round nor keep any.

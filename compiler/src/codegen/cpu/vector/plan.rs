@@ -5,7 +5,6 @@
 //! speed, never results. `vector.rs` emits a plan.
 
 use crate::codegen::cpu::emit::Emitter;
-use crate::codegen::cpu::product::bounds_another;
 use crate::codegen::cpu::vector::lane_strides::{LANES, Lane, Stride};
 use crate::foundation::entity::List;
 use crate::graph::op::{Binary, Unary};
@@ -118,7 +117,7 @@ impl<'a> Emitter<'a, '_> {
     {
         let vars = &self.part.vars;
         let usual = self.usual(var).filter(|usual| *usual >= LANES)?;
-        if bounds_another(self.part, nest, var) {
+        if nest.bounds_another(self.part, var) {
             return None;
         }
         let folding = nest.fold.as_ref();

@@ -3,11 +3,11 @@
 //! In: a nest, and which of its loops run over rows and elements. Out: [`Places`], or `None` where an access does not
 //! fit such a function. Accesses a constant apart share an address. Nothing is emitted here.
 
-use crate::codegen::cpu::product::{Stored, stored};
 use crate::codegen::cpu::vector::lane_strides::Lane;
 use crate::codegen::cpu::wide::evex::ADDRESSES;
 use crate::foundation::entity::List;
 use crate::kernel::index::Index;
+use crate::kernel::stored::Stored;
 use crate::kernel::verify::types::expr_dtypes;
 use crate::kernel::walk::needed;
 use crate::kernel::{Expr, ExprId, Kernel, Nest, Part, VarId};
@@ -76,7 +76,7 @@ pub(super) struct Places {
 
 impl Places {
     pub(super) fn new(kernel: &Kernel, part: &Part, nest: &Nest, loops: Loops<'_>) -> Option<Self> {
-        let of_place = |place| stored(kernel, part, place, &[]).format.dtype();
+        let of_place = |place| Stored::of(kernel, part, place, &[]).format.dtype();
         let roots: Vec<ExprId> = [nest.value].into_iter().chain(nest.init()).collect();
         let is_needed = needed(&nest.exprs, &roots, |_| false);
         let (mut addresses, mut positions) = (Addresses::default(), List::default());
@@ -86,7 +86,7 @@ impl Places {
             match expr {
                 _ if !is_needed[id] => {}
                 Expr::Load { from, at } if loops.moves(at) => {
-                    let access = addresses.access(&stored(kernel, part, *from, at), loops)?;
+                    let access = addresses.access(&Stored::of(kernel, part, *from, at), loops)?;
                     (extent, load) = (access.extent, Some(access));
                 }
                 Expr::Const(_) | Expr::Load { .. } => {}
@@ -103,7 +103,7 @@ impl Places {
             loads.push(load);
             positions.push(position.filter(|_| extent > Extent::Nowhere));
         }
-        let target = addresses.access(&stored(kernel, part, nest.target, &nest.at), loops)?;
+        let target = addresses.access(&Stored::of(kernel, part, nest.target, &nest.at), loops)?;
         let (stored, row_steps): (Vec<_>, Vec<_>) = addresses.all.into_iter().unzip();
         let mut own = Self {
             dtypes: expr_dtypes(&nest.exprs, of_place).ok()?,

@@ -18,11 +18,11 @@ use cranelift_module::{Linkage, Module};
 
 use crate::codegen::cpu::emit::Emitter;
 use crate::codegen::cpu::level::Level;
-use crate::codegen::cpu::product::{at_start, bounds_another, is_simple};
 use crate::codegen::cpu::vector::lane_strides::Lane;
 use crate::codegen::cpu::vector::plan::{Form, Plan};
 use crate::codegen::cpu::wide::access::{Field, Loops, Places};
 use crate::codegen::cpu::wide::row_function::function;
+use crate::kernel::stored::at_start;
 use crate::kernel::{Nest, VarId};
 
 /// The lanes of a vector.
@@ -116,13 +116,13 @@ impl<'a> Emitter<'a, '_> {
         if !is_wide
             || !is_row_fold
             || plan.form == Form::Across
-            || !vars.all(|var| is_simple(self.part, nest, *var))
+            || !vars.all(|var| nest.is_simple(self.part, *var))
         {
             return None;
         }
         let others = || nest.loops.iter().copied().filter(|var| *var != plan.lane.var);
         // Many rows a call are better than few.
-        let may_be_rows = others().filter(|var| !bounds_another(self.part, nest, *var));
+        let may_be_rows = others().filter(|var| !nest.bounds_another(self.part, *var));
         let mut rows: Vec<Option<VarId>> = may_be_rows.map(Some).chain([None]).collect();
         rows.sort_by_key(|row| Reverse(row.and_then(|row| self.usual(row))));
         let widths = WIDTHS.into_iter().filter(|_| folding.is_none());

@@ -138,7 +138,7 @@ impl PartBuilder<'_> {
     pub(crate) fn push_fold(&mut self, nest: NestBuilder, shape: FoldNest, value: ExprId) {
         let FoldNest { target, at, loops, inner, fold, init } = shape;
         let fold = (!inner.is_empty() || init.is_some()).then_some(Folding { fold, loops: inner, init });
-        self.push(Stmt::Nest(Nest { target, at, loops, fold, exprs: nest.finish(), value }));
+        self.push(Stmt::Nest(Nest { target, at, loops, fold, exprs: nest.finish(), value, product: None }));
     }
 
     /// Loops over the summed axes, and the position in the argument that they give.

@@ -1,0 +1,82 @@
+//! Products in the kernel form: which loops of a nest number rows, columns and the terms of a sum.
+//!
+//! In: a nest. Out: the [`Product`] that it says it is. A product says nothing that the expressions of its nest do not:
+//! run as it stands, the nest computes the same. `recognise/` finds products, `prepare/` writes them down, `check.rs`
+//! proves them for `verify/`, and code generators take them as they are.
+
+use crate::kernel::{Nest, VarId};
+
+pub(crate) mod check;
+pub mod reason;
+
+/// What a nest computes as a whole.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Product {
+    /// Which of the two sums it is.
+    pub kind: Kind,
+    /// The factor that is the weight, or has the rows of a weighted sum.
+    pub weight: Side,
+    /// The loop over rows: of a weighted sum, one that is folded.
+    pub row: Option<VarId>,
+    /// The loops over columns, innermost first: one run of activation vectors.
+    pub columns: Vec<VarId>,
+    /// The reduction loops (`k`), innermost first; of a weighted sum, the loop over elements.
+    pub along: Vec<VarId>,
+}
+
+/// Which of the two sums a nest is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// GEMM: dot products along rows.
+    Product,
+    /// Weighted sum: whole rows with a factor each, as of values in attention.
+    WeightedSum,
+}
+
+/// One of the two factors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// The first.
+    Left,
+    /// The second.
+    Right,
+}
+
+impl Kind {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Product, Self::WeightedSum];
+
+    /// The name in text forms.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Product => "product",
+            Self::WeightedSum => "mix",
+        }
+    }
+}
+
+impl Side {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Left, Self::Right];
+
+    /// The name in text forms.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Left => "left",
+            Self::Right => "right",
+        }
+    }
+}
+
+impl Product {
+    /// The loops inside: all that the product has a use for.
+    pub fn inner(&self) -> impl Iterator<Item = VarId> {
+        self.along.iter().chain(&self.row).chain(&self.columns).copied()
+    }
+
+    /// The loops around it, outermost first.
+    pub fn around(&self, nest: &Nest) -> Vec<VarId> {
+        let all = nest.folds().iter().chain(&nest.loops);
+        all.filter(|var| !self.inner().any(|inner| inner == **var)).copied().collect()
+    }
+}
