@@ -7,7 +7,8 @@
 //! their own. Before anything is written, a step makes sure that there are pages: without them it is
 //! [`Error::Full`], and nothing has changed.
 //! An engine and the graphs that it runs agree on names, those of [`inputs`](crate::session::inputs). A decode step
-//! allocates nothing. Here is what is done to one sequence; `engine/step.rs` has the steps.
+//! allocates nothing. Here is what is done to one sequence; `engine/` has the steps, what is shared and dropped, and
+//! the rows of output.
 
 use std::fmt;
 use std::ops::Range;
@@ -22,20 +23,16 @@ use fusebox_compiler::tensor::quant::Format;
 use crate::device::{Device, Footprint, ProgramId, Weights};
 use crate::error::Error;
 use crate::session::classes::{Form, Programs};
-use crate::session::evict::{Eviction, Needed};
+use crate::session::evict::Eviction;
 use crate::session::kin::Kin;
 use crate::session::loaded::{Loaded, Outputs, Rows};
 use crate::session::pool::{PageId, Pool, Prefix};
 use crate::session::{is_carried, refused};
 
+mod evicting;
+mod outputs;
+mod prefixes;
 mod step;
-
-/// The most tokens of a sequence that drops some: positions are whole numbers of 32 bits.
-const MOST_TOKENS: usize = i32::MAX as usize;
-/// Pages are dropped once this share of the window can go.
-const EVICTED_SHARE: usize = 8;
-/// Fewer rows than this share of a page are computed again instead of copied.
-const COPIED_SHARE: usize = 8;
 
 /// One of the sequences of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -148,14 +145,6 @@ struct Sequence {
     start: Prefix,
     kin: Kin,
     output: Option<Output>,
-}
-
-/// The pages that hold the first of some tokens.
-struct Found {
-    /// Full ones, with what is known after each.
-    full: Vec<(PageId, Prefix)>,
-    /// One that holds some of the tokens that follow, and how many.
-    last: Option<(PageId, usize)>,
 }
 
 /// The rows of a sequence's last replay.
@@ -419,92 +408,6 @@ impl Engine {
         slot.and_then(|slot| slot.sequence.as_mut()).ok_or_else(|| no_sequence(id))
     }
 
-    /// Drops tokens of all sequences by a policy, so that each may have more than the context.
-    ///
-    /// # Errors
-    /// Where a state goes only forward: what it was made of cannot be dropped, and its first tokens not be computed
-    /// again.
-    pub fn set_eviction(&mut self, policy: Box<dyn Eviction>) -> Result<(), Error> {
-        if let Some(state) = &self.carried {
-            let what = format!("the state `{state}` holds all tokens, so none can be dropped");
-            return Err(refused("eviction", what));
-        }
-        self.eviction = Some(policy);
-        Ok(())
-    }
-
-    /// Whether sequences drop tokens.
-    pub fn evicts(&self) -> bool {
-        self.eviction.is_some()
-    }
-
-    /// How many tokens of a sequence were dropped.
-    ///
-    /// # Errors
-    /// Where there is no such sequence.
-    pub fn n_evicted(&self, id: SequenceId) -> Result<usize, Error> {
-        Ok(self.sequence(id)?.n_evicted)
-    }
-
-    /// How many tokens a sequence can still be extended by; there is no end to that where tokens are dropped.
-    ///
-    /// # Errors
-    /// Where there is no such sequence.
-    pub fn room(&self, id: SequenceId) -> Result<usize, Error> {
-        let most = if self.evicts() { MOST_TOKENS } else { self.limits.context };
-        Ok(most.saturating_sub(self.sequence(id)?.len))
-    }
-
-    /// How many of `n` tokens the next step can extend a sequence by: all, or a page of them where tokens are dropped.
-    ///
-    /// # Errors
-    /// Where there is no such sequence.
-    pub fn takes(&self, id: SequenceId, n: usize) -> Result<usize, Error> {
-        let Limits { context, page_rows, .. } = self.limits;
-        let sequence = self.sequence(id)?;
-        let mut n_now = n;
-        if self.evicts() {
-            // The last of them should not see more than the first would.
-            let fits = |n: usize| {
-                let n_kept = sequence.n_kept() + n;
-                n_kept <= context && self.beyond(sequence, n_kept - 1).is_empty()
-            };
-            while n_now > page_rows && !fits(n_now) {
-                n_now = n_now.div_ceil(2).max(page_rows);
-            }
-        }
-        Ok(n_now)
-    }
-
-    /// The pages that a sequence drops before it is extended by `n` tokens: some, if it needs another page.
-    fn due_pages(&self, sequence: &Sequence, n: usize) -> Range<usize> {
-        let Limits { context, page_rows, .. } = self.limits;
-        let n_kept = sequence.n_kept();
-        if self.eviction.is_none() || n_kept + n <= sequence.pages.len() * page_rows {
-            return 0..0;
-        }
-        let is_full = n_kept + n > context;
-        let beyond = self.beyond(sequence, n_kept);
-        if is_full && beyond.is_empty() { self.droppable(sequence, n_kept, usize::MAX) } else { beyond }
-    }
-
-    /// The pages that a sequence does not need where it keeps `n_kept` tokens, if they are enough to be dropped.
-    fn beyond(&self, sequence: &Sequence, n_kept: usize) -> Range<usize> {
-        self.droppable(sequence, n_kept, EVICTED_SHARE)
-    }
-
-    /// The same, if they are at least a page, and a part of the window that `share` of make the whole: each time that
-    /// pages are dropped the tokens before them are computed again.
-    fn droppable(&self, sequence: &Sequence, n_kept: usize, share: usize) -> Range<usize> {
-        let Some(policy) = &self.eviction else { return 0..0 };
-        let rows = self.limits.page_rows;
-        let Needed { first, last } = policy.needed(n_kept);
-        let first = if sequence.n_evicted > 0 { sequence.n_first } else { first }.div_ceil(rows);
-        let end = n_kept.saturating_sub(last) / rows;
-        let least = (last / rows / share).max(1);
-        if end >= first + least { first..end } else { 0..0 }
-    }
-
     /// How many tokens a sequence has.
     ///
     /// # Errors
@@ -615,102 +518,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Lets other sequences find the last page of one that keeps fewer pages, if it is not full.
-    fn note_last(&mut self, id: SequenceId, n_pages: usize) -> Result<(), Error> {
-        let Self { pool, slots, limits, .. } = self;
-        let sequence = slots[id.index as usize].sequence.as_ref().ok_or_else(|| no_sequence(id))?;
-        let n_full = sequence.len / limits.page_rows;
-        let is_known = sequence.tokens.len() == sequence.len
-            && sequence.prefixes.len() == n_full
-            && sequence.n_evicted == 0;
-        if let Some(page) = sequence.pages.get(n_full)
-            && (is_known && n_pages <= n_full && pool.n_users(*page) == 1 && self.carried.is_none())
-        {
-            let before = sequence.prefixes.last().copied().unwrap_or(sequence.start);
-            pool.note(*page, before, &sequence.tokens[n_full * limits.page_rows..]);
-        }
-        Ok(())
-    }
-
-    /// Shares with an empty sequence the pages of earlier ones that begin with the same tokens; says how many tokens it
-    /// has now. At least the last token is left to be computed, as its logits are wanted. Nothing is shared where a
-    /// state goes from token to token, as pages do not hold it.
-    ///
-    /// # Errors
-    /// Where there is no such sequence.
-    pub fn share_prefix(&mut self, id: SequenceId, tokens: &[u32]) -> Result<usize, Error> {
-        self.share_known(id, &tokens[..tokens.len().saturating_sub(1)])
-    }
-
-    /// The same with all of the tokens: none may be left to be computed.
-    ///
-    /// # Errors
-    /// As [`Engine::share_prefix`].
-    pub fn share_known(&mut self, id: SequenceId, tokens: &[u32]) -> Result<usize, Error> {
-        let rows = self.limits.page_rows;
-        let sequence = self.sequence(id)?;
-        if sequence.len > 0 || self.is_forward_only() {
-            return Ok(sequence.len);
-        }
-        let known = self.known(tokens, sequence.start);
-        for (page, prefix) in &known.full {
-            self.pool.share(*page);
-            let sequence = self.sequence_mut(id)?;
-            sequence.pages.push(*page);
-            sequence.prefixes.push(*prefix);
-        }
-        let mut n_tokens = known.full.len() * rows;
-        if let Some((page, n)) = known.last {
-            // A page that ends there is written on; of any other the first rows are copied.
-            let is_taken = self.pool.can_go_on(page, n);
-            self.pool.share(page);
-            let own = if is_taken { Some(page) } else { self.pool.take() };
-            let copied = match own {
-                Some(own) if own != page => self.copy_page(page, own),
-                _ => Ok(()),
-            };
-            if !is_taken {
-                self.pool.give_back(page);
-            }
-            if let Some(own) = own {
-                self.sequence_mut(id)?.pages.push(own);
-                // Where it was not copied its rows are computed: they are behind the end.
-                n_tokens += if copied.is_ok() { n } else { 0 };
-            }
-        }
-        let sequence = self.sequence_mut(id)?;
-        sequence.tokens.extend_from_slice(&tokens[..n_tokens]);
-        sequence.len = n_tokens;
-        Ok(n_tokens)
-    }
-
-    /// How many of the first of these tokens a sequence of this kin would share, and how many of the pages that it
-    /// would share nobody uses now: these count as free.
-    pub fn known_prefix(&self, tokens: &[u32], kin: &Kin) -> (usize, usize) {
-        if self.is_forward_only() {
-            return (0, 0);
-        }
-        let Found { full, last } = self.known(tokens, self.pool.empty(kin));
-        let pages = full.iter().map(|(page, _)| *page).chain(last.map(|(page, _)| page));
-        let n_idle = pages.filter(|page| self.pool.n_users(*page) == 0).count();
-        (full.len() * self.limits.page_rows + last.map_or(0, |(_, n)| n), n_idle)
-    }
-
-    /// The pages that hold the first of some tokens.
-    fn known(&self, tokens: &[u32], start: Prefix) -> Found {
-        let rows = self.limits.page_rows;
-        let (mut full, mut before) = (Vec::new(), start);
-        while let Some(own) = tokens.get(full.len() * rows..(full.len() + 1) * rows)
-            && let Some((page, prefix)) = self.pool.find(before, own)
-        {
-            full.push((page, prefix));
-            before = prefix;
-        }
-        let rest = &tokens[full.len() * rows..];
-        let last = self.pool.common(before, &rest[..rest.len().min(rows)]);
-        Found { full, last: last.filter(|(_, n)| *n >= (rows / COPIED_SHARE).max(1)) }
-    }
-
     /// A copy of a sequence. Both share the pages so far; each gets a page of its own when it is written to.
     ///
     /// # Errors
@@ -792,58 +599,6 @@ impl Engine {
 
     pub(super) fn weights(&self) -> &dyn Weights {
         &*self.weights
-    }
-
-    /// The rows of output of a sequence: of its last token, or of every token of its last replay.
-    ///
-    /// # Errors
-    /// Where there is no such sequence, or the last step did not extend it.
-    pub fn rows(&self, id: SequenceId) -> Result<&[f32], Error> {
-        let Output { program, rows, kept, .. } = self.output(id)?;
-        if let Some((rows, _)) = kept {
-            return Ok(rows);
-        }
-        let all: &[f32] = bytemuck::cast_slice(self.device.output(*program, self.outputs.rows));
-        Ok(&all[rows.start * self.width..rows.end * self.width])
-    }
-
-    /// The last row of output of a sequence: the logits of its next token, or a hidden vector.
-    ///
-    /// # Errors
-    /// As [`Engine::rows`].
-    pub fn logits(&self, id: SequenceId) -> Result<&[f32], Error> {
-        let rows = self.rows(id)?;
-        Ok(&rows[rows.len() - self.width..])
-    }
-
-    /// The tokens that the logits belong to, largest first, where the programs select the best.
-    ///
-    /// # Errors
-    /// As [`Engine::rows`].
-    pub fn best(&self, id: SequenceId) -> Result<Option<&[u32]>, Error> {
-        let Output { program, rows, kept, .. } = self.output(id)?;
-        let Some(ids) = self.outputs.ids else { return Ok(None) };
-        if let Some((_, best)) = kept {
-            return Ok(Some(best));
-        }
-        let all: &[u32] = bytemuck::cast_slice(self.device.output(*program, ids));
-        Ok(Some(&all[rows.start * self.width..rows.end * self.width]))
-    }
-
-    fn output(&self, id: SequenceId) -> Result<&Output, Error> {
-        let output = self.sequence(id)?.output.as_ref();
-        let current = output.filter(|output| output.step == self.n_steps || output.kept.is_some());
-        current.ok_or_else(|| refused("logits", format!("the last step did not extend sequence {id}")))
-    }
-
-    /// Whether the programs select the best logits.
-    pub fn selects_best(&self) -> bool {
-        self.outputs.ids.is_some()
-    }
-
-    /// How many numbers a row of output has.
-    pub fn width(&self) -> usize {
-        self.width
     }
 }
 
