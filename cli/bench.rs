@@ -24,6 +24,7 @@ use fusebox_runtime::session::classes::Form;
 use fusebox_runtime::session::engine::{Engine, Piece, SequenceId};
 use serde_json::{Map, Value, json};
 
+use crate::given::Given;
 use crate::model::{KvPoolFlags, NamedModel};
 use crate::output::{note, print};
 use crate::perplexity::Estimate;
@@ -164,7 +165,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         return Err("-o csv has no column for a perplexity, expected -o md or -o json".to_owned());
     }
     if let Some(folder) = &arguments.save {
-        saved::make_folder(folder)?;
+        Given::new("--save", folder).make_folder()?;
+    }
+    if let Some(path) = &arguments.perplexity {
+        Given::new("--perplexity", path).check_text()?;
     }
     let threads = arguments.threads.iter().map(|n| n_threads(Some(*n)));
     let mut threads = threads.collect::<Result<Vec<usize>, String>>()?;

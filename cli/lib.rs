@@ -6,7 +6,7 @@
 //! `inspect.rs`, `story.rs`, `quantize.rs` (with `merge`), `imatrix.rs`, `doctor.rs`, `hub.rs` (models by name),
 //! `serve.rs`, `shell.rs` (completions and manual); `welcome.rs` is what it says without one.
 //! Shared flags: `model.rs` (model, device, precision), `adapters.rs` (LoRA), `prompt.rs`, `sampling.rs`,
-//! `print_kernels.rs`; `foreign.rs` takes those of other programs. Opening a model, the device, the context and the
+//! `print_kernels.rs`; `given.rs` looks at files that flags name; `foreign.rs` takes those of other programs. Opening a model, the device, the context and the
 //! chat are those of the library; `example.rs` is what the examples of model families show.
 
 use std::ffi::OsString;
@@ -28,6 +28,7 @@ mod embed;
 mod evict;
 mod example;
 mod foreign;
+mod given;
 #[cfg(feature = "hub")]
 mod hub;
 mod imatrix;

@@ -14,6 +14,7 @@ use fusebox::sample;
 use fusebox::text::table::table;
 use fusebox::tokenizer::Tokenizer;
 
+use crate::given::Given;
 use crate::model::NamedModel;
 use crate::progress::Progress;
 use crate::prompt::{Prompt, PromptFlags, open_tokenizer};
@@ -51,6 +52,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     };
     if arguments.all && arguments.output.is_none() && !arguments.json {
         return Err("--all is too much for a table; add -o FILE or --json".to_owned());
+    }
+    if let Some(path) = &arguments.output {
+        Given::new("--output", path).check_target()?;
     }
     let n_threads = n_threads(arguments.threads)?;
     let mut progress = Progress::new(2);

@@ -469,8 +469,17 @@ pub fn model_path(
     let missing = |fault| format!("the default model {fault}; choose a model with -m");
     let Some(name) = name else { return default_model().map_err(missing) };
     // A path that is there is meant as a path.
-    let found = if name.exists() { None } else { find(name)? };
-    Ok(found.unwrap_or_else(|| name.to_owned()))
+    if name.exists() {
+        return Ok(name.to_owned());
+    }
+    let missing = || {
+        format!(
+            "{}: no such file or folder, and no stored model; expected a GGUF file, a safetensors file or folder, a \
+             qwen3.c checkpoint, a Qorus file, a stored model, or owner/name on the hub",
+            name.display()
+        )
+    };
+    find(name)?.ok_or_else(missing)
 }
 
 /// Where copies of the default model may lie, which is part of this program: in the folder of the program cache, or
