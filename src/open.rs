@@ -358,15 +358,18 @@ impl Opened {
 
     /// The processor that code is compiled for; none where a GPU runs it.
     pub fn cpu(&self) -> Result<Option<Cpu>, String> {
-        let cpu = || Cpu::at(self.level, self.options.numbers).map_err(|error| error.to_string());
+        let cpu = || self.host_cpu().map_err(|error| error.to_string());
         (self.device == Device::Cpu).then(cpu).transpose()
+    }
+
+    fn host_cpu(&self) -> Result<Cpu, CompilerError> {
+        let cpu = Cpu::at(self.level, self.options.numbers);
+        cpu.map(|cpu| cpu.with_planted(self.options.panic))
     }
 
     fn open_device(&self, n_threads: usize) -> Result<Box<dyn runtime::Device>, Error> {
         match self.device {
-            Device::Cpu => {
-                Ok(Box::new(CpuDevice::new(Cpu::at(self.level, self.options.numbers)?, n_threads)?))
-            }
+            Device::Cpu => Ok(Box::new(CpuDevice::new(self.host_cpu()?, n_threads)?)),
             Device::Gpu(gpu) => {
                 let folder = self.options.cache.clone().map(PathBuf::from);
                 gpus::open(gpu, self.options.numbers, folder, self.gpu_memory, &self.watch)

@@ -120,6 +120,7 @@ impl Engine {
     /// Where there is no such sequence, it was extended by vectors, or the file cannot be written.
     pub fn save(&mut self, id: SequenceId, path: &Path) -> Result<(), Error> {
         files::check_replaceable(path, MAGIC)?;
+        self.check_states(id)?;
         let tokens = self.tokens(id)?.to_vec();
         if tokens.len() != self.len(id)? {
             let what = "it has vectors in place of tokens, which are not kept";
