@@ -17,10 +17,10 @@ use fusebox::text::amount::{bytes, counted};
 use fusebox::text::table::table;
 use serde_json::{Value as Json, json};
 
-use crate::adapters::{ADAPTER, with_scales};
-use crate::given::{Given, MODEL};
-use crate::output::print;
-use crate::progress::Progress;
+use crate::flags::adapters::{ADAPTER, with_scales};
+use crate::flags::given::{Given, MODEL};
+use crate::terminal::output::print;
+use crate::terminal::progress::Progress;
 
 /// The type that keeps the format of each tensor.
 const COPY: &str = "COPY";

@@ -14,15 +14,15 @@ use fusebox::adapters::Choice;
 use fusebox::open::n_threads;
 use fusebox_serve::{CHATML, Settings, Source, serve};
 
-use crate::adapters::AdapterFlags;
-use crate::draft::GuessFlags;
 use crate::embed::PoolingName;
-use crate::evict::EvictFlags;
-use crate::given::{Given, MODEL};
-use crate::model::{DeviceFlags, KvPoolFlags, model_path};
-use crate::output;
+use crate::flags::adapters::AdapterFlags;
+use crate::flags::draft::GuessFlags;
+use crate::flags::evict::EvictFlags;
+use crate::flags::given::{Given, MODEL};
+use crate::flags::model::{DeviceFlags, KvPoolFlags, model_path};
+use crate::terminal::output;
 #[cfg(unix)]
-use crate::signals;
+use crate::terminal::signals;
 
 /// The longest file with a template or keys.
 const MAX_FILE: usize = 1 << 20;

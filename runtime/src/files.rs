@@ -13,7 +13,6 @@ use std::time::SystemTime;
 use serde_json::Error as JsonError;
 use serde_json::error::Category;
 
-pub use crate::error::fault_of_io;
 use crate::error::{Error, Place, printable};
 use crate::own;
 use crate::signal_list::{Entered, SignalList};

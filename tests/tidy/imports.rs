@@ -12,7 +12,7 @@ const UNSAFE: &[&str] = &[
     // Loops of instructions that not every processor has.
     "benches/roofline/peaks.rs",
     // What a signal does is set by the system's own function, and the environment before there are threads.
-    "cli/signals.rs",
+    "cli/terminal/signals.rs",
     "compiler/src/codegen/cpu/jit.rs",
     // The types of functions that take addresses.
     "compiler/src/codegen/cpu/micro/abi.rs",
@@ -62,7 +62,7 @@ const READ: &str = "docs/unsafe.md";
 
 /// The files that may read environment variables.
 const ENVIRONMENT: [&str; 6] = [
-    "cli/signals.rs",
+    "cli/terminal/signals.rs",
     "compiler/src/options.rs",
     "hub/src/settings.rs",
     "tests/support/oracles.rs",

@@ -12,7 +12,7 @@ use fusebox::open::Opened;
 use fusebox::template::strftime;
 use serde_json::{Map, Value, json};
 
-use crate::inspect;
+use crate::explain::inspect;
 
 /// The version of the keys.
 const SCHEMA: u64 = 1;

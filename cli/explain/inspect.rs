@@ -15,11 +15,11 @@ use serde_json::{Map, Value as Json, json};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use crate::given::Given;
-use crate::model::{DeviceFlags, ModelName};
-use crate::output::print;
-use crate::perplexity::Estimate;
-use crate::progress::Progress;
+use crate::flags::given::Given;
+use crate::flags::model::{DeviceFlags, ModelName};
+use crate::measure::perplexity::Estimate;
+use crate::terminal::output::print;
+use crate::terminal::progress::Progress;
 
 /// What to inspect.
 #[derive(Args)]

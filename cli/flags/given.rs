@@ -7,6 +7,7 @@ use std::fs::{self, File, Metadata};
 use std::path::Path;
 
 use fusebox::files;
+use fusebox::text::fault_of_io;
 
 /// What is accepted as a model by commands that take files only.
 pub(crate) const MODEL: &str =
@@ -65,7 +66,7 @@ impl<'p> Given<'p> {
         if self.path.exists() && !self.path.is_dir() {
             return Err(self.refusal(wanted, "this is a file"));
         }
-        fs::create_dir_all(self.path).map_err(|error| self.refusal(wanted, &files::fault_of_io(&error)))
+        fs::create_dir_all(self.path).map_err(|error| self.refusal(wanted, &fault_of_io(&error)))
     }
 
     /// The text in a file of at most `max_bytes`, or on standard input, which is called `-`.
@@ -82,7 +83,7 @@ impl<'p> Given<'p> {
         // A pipe would wait for its other end.
         let about = about
             .and_then(|about| if about.is_file() { File::open(self.path)?.metadata() } else { Ok(about) });
-        about.map_err(|error| self.refusal(wanted, &files::fault_of_io(&error)))
+        about.map_err(|error| self.refusal(wanted, &fault_of_io(&error)))
     }
 
     fn refusal(self, wanted: &str, fault: &str) -> String {

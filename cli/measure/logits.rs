@@ -14,11 +14,12 @@ use fusebox::sample;
 use fusebox::text::table::table;
 use fusebox::tokenizer::Tokenizer;
 
-use crate::given::Given;
-use crate::model::NamedModel;
-use crate::progress::Progress;
-use crate::prompt::{Prompt, PromptFlags, open_tokenizer};
-use crate::{npy, output};
+use crate::flags::given::Given;
+use crate::flags::model::NamedModel;
+use crate::flags::prompt::{Prompt, PromptFlags, open_tokenizer};
+use crate::measure::npy;
+use crate::terminal::output;
+use crate::terminal::progress::Progress;
 
 /// Tokens in the table.
 const N_SHOWN: usize = 10;

@@ -24,13 +24,13 @@ use fusebox_runtime::session::classes::Form;
 use fusebox_runtime::session::engine::{Engine, Piece, SequenceId};
 use serde_json::{Map, Value, json};
 
-use crate::given::Given;
-use crate::model::{KvPoolFlags, NamedModel};
-use crate::output::{note, print};
-use crate::perplexity::Estimate;
-use crate::print_kernels::{bytes_of_step, percent};
-use crate::progress::Progress;
-use crate::saved::{self, Run};
+use crate::explain::print_kernels::{bytes_of_step, percent};
+use crate::flags::given::Given;
+use crate::flags::model::{KvPoolFlags, NamedModel};
+use crate::measure::perplexity::Estimate;
+use crate::measure::saved::{self, Run};
+use crate::terminal::output::{note, print};
+use crate::terminal::progress::Progress;
 
 /// The largest batch.
 const MAX_BATCH: usize = 256;

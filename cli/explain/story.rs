@@ -23,12 +23,12 @@ use fusebox_runtime::session::cache::tell;
 use fusebox_runtime::session::classes::{Class, Form};
 use serde_json::{Map, Value, json};
 
-use crate::given::Given;
-use crate::model::DeviceFlags;
-use crate::output;
-use crate::print_kernels::sources;
-use crate::progress::Progress;
-use crate::timed::Timed;
+use crate::explain::print_kernels::sources;
+use crate::flags::given::Given;
+use crate::flags::model::DeviceFlags;
+use crate::measure::timed::Timed;
+use crate::terminal::output;
+use crate::terminal::progress::Progress;
 
 /// The most sequences of a step.
 const MAX_BATCH: usize = 256;

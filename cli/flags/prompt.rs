@@ -17,7 +17,7 @@ use fusebox::context::ContextLimit;
 use fusebox::tokenizer::Tokenizer;
 use fusebox::weights::Checkpoint;
 
-use crate::given::Given;
+use crate::flags::given::Given;
 
 /// The largest text file that is read.
 const MAX_BYTES: usize = 16 << 20;

@@ -9,11 +9,11 @@ use clap::Args;
 use fusebox::open::n_threads;
 use fusebox::text::amount::{bytes, counted};
 
-use crate::given::Given;
-use crate::model::NamedModel;
-use crate::output::print;
-use crate::perplexity::{bos_of, text_of, tokenizer_of};
-use crate::progress::Progress;
+use crate::flags::given::Given;
+use crate::flags::model::NamedModel;
+use crate::measure::perplexity::{bos_of, text_of, tokenizer_of};
+use crate::terminal::output::print;
+use crate::terminal::progress::Progress;
 
 /// What to read.
 #[derive(Args)]

@@ -11,7 +11,7 @@ use fusebox::generate::{Generator, Timing};
 use fusebox::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
-use crate::model::ModelFlags;
+use crate::flags::model::ModelFlags;
 
 /// Speculative decoding.
 #[derive(Args)]

@@ -19,12 +19,12 @@ use fusebox::sample;
 use fusebox::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
-use crate::evict::EvictFlags;
-use crate::given::Given;
-use crate::model::NamedModel;
-use crate::output;
-use crate::progress::Progress;
-use crate::prompt::open_tokenizer;
+use crate::flags::evict::EvictFlags;
+use crate::flags::given::Given;
+use crate::flags::model::NamedModel;
+use crate::flags::prompt::open_tokenizer;
+use crate::terminal::output;
+use crate::terminal::progress::Progress;
 
 /// The largest text that is read.
 const MAX_TEXT_BYTES: usize = 256 << 20;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::Args;
 use fusebox::generate::Generator;
 
-use crate::given::Given;
+use crate::flags::given::Given;
 
 /// Where the KV cache of a prompt is kept.
 #[derive(Args)]

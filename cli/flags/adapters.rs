@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use fusebox::adapters::{Adapters, Choice};
 
-use crate::given::Given;
+use crate::flags::given::Given;
 
 /// What is accepted as a LoRA adapter.
 pub(crate) const ADAPTER: &str = "a GGUF file or a folder of PEFT";
