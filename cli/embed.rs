@@ -15,10 +15,10 @@ use fusebox::open::{Opened, n_threads};
 use fusebox::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
-use crate::model::NamedModel;
-use crate::output;
-use crate::progress::Progress;
-use crate::prompt::{Prompt, PromptFlags, open_tokenizer};
+use crate::flags::model::NamedModel;
+use crate::flags::prompt::{Prompt, PromptFlags, open_tokenizer};
+use crate::terminal::output;
+use crate::terminal::progress::Progress;
 
 /// What to embed.
 #[derive(Args)]

@@ -3,11 +3,9 @@
 //! In: `owner/name` with or without a quantisation, or the name of a stored model. Out: paths, tables, and bars of what
 //! is being fetched. `fusebox_hub` does the work and shares its cache with other tools.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
-use fusebox::host;
-use fusebox::hub::find;
 use fusebox::sample::recommended::Recommended;
 use fusebox::template::Chat;
 use fusebox::text::amount::{bytes, counted};
@@ -17,13 +15,13 @@ use fusebox_hub::cache::{Cache, Stored};
 use fusebox_hub::fetch::{Caller, fetch};
 use fusebox_hub::name::Name;
 use fusebox_hub::settings::Settings;
-use fusebox_models::load::{Model, check_architecture};
-use indicatif::{ProgressBar, ProgressStyle};
+use fusebox_models::load::Model;
 use serde_json::json;
 
-use crate::inspect;
-use crate::model::model_path;
-use crate::output::{note, print};
+use crate::explain::inspect;
+use crate::flags::fetch::Shown;
+use crate::flags::model::model_path;
+use crate::terminal::output::{note, print};
 
 /// What to fetch.
 #[derive(Args)]
@@ -60,49 +58,8 @@ pub(crate) struct Show {
     json: bool,
 }
 
-/// Shows what is being fetched.
-struct Shown {
-    bar: ProgressBar,
-}
-
-impl Caller for Shown {
-    fn check(&self, architecture: &str) -> Result<(), String> {
-        check_architecture(architecture)
-    }
-
-    fn free_memory(&self) -> Option<u64> {
-        host::memory().map(|(_, free)| free)
-    }
-
-    fn begin(&mut self, file: &str, n_bytes: u64, n_here: u64) {
-        let form = "{msg} {bar:24} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
-        let style = ProgressStyle::with_template(form).unwrap_or_else(|_| ProgressStyle::default_bar());
-        self.bar.finish_and_clear();
-        self.bar = ProgressBar::new(n_bytes).with_style(style).with_message(file.to_owned());
-        self.bar.set_position(n_here);
-        self.bar.reset_eta();
-    }
-
-    fn advance(&mut self, n_bytes: u64) {
-        self.bar.inc(n_bytes);
-    }
-
-    fn end(&mut self) {
-        self.bar.finish_and_clear();
-    }
-
-    fn note(&mut self, text: &str) {
-        self.bar.suspend(|| note(text));
-    }
-}
-
-/// The path of the model of this name: one that is stored, or, for `owner/name`, one that is fetched now, with bars.
-pub(crate) fn path_of(name: &Path) -> Result<Option<PathBuf>, String> {
-    find(name, &mut Shown { bar: ProgressBar::hidden() })
-}
-
 fn fetched(name: &Name, settings: &Settings) -> Result<PathBuf, String> {
-    let mut shown = Shown { bar: ProgressBar::hidden() };
+    let mut shown = Shown::new();
     let path = fetch(name, settings, &mut shown);
     shown.end();
     path.map_err(|error| error.to_string())

@@ -2,12 +2,10 @@
 //!
 //! In: a command line. Out: text or JSON on standard output; for bad input one sentence on standard error and exit code
 //! 2. No decision about models or kernels is made here.
-//! One file per command: `run.rs` with `chat/`, `logits.rs`, `embed.rs`, `perplexity.rs`, `tokens.rs`, `bench.rs`,
-//! `inspect.rs`, `story.rs`, `quantize.rs` (with `merge`), `imatrix.rs`, `doctor.rs`, `hub.rs` (models by name),
-//! `serve.rs`, `shell.rs` (completions and manual); `welcome.rs` is what it says without one.
-//! Shared flags: `model.rs` (model, device, precision), `adapters.rs` (LoRA), `prompt.rs`, `sampling.rs`,
-//! `print_kernels.rs`; `foreign.rs` takes those of other programs. Opening a model, the device, the context and the
-//! chat are those of the library; `example.rs` is what the examples of model families show.
+//! One file per command: `run.rs` with `chat/`, `serve.rs`, `embed.rs`, `tokens.rs`, `quantize.rs` (with `merge`),
+//! `hub.rs` (models by name), those that measure in `measure/`, those that explain in `explain/`. `flags/` has what
+//! commands share, `terminal/` what a person sees. Opening a model, the device, the context and the chat are those of
+//! the library; `explain/example.rs` is what the examples of model families show.
 
 use std::ffi::OsString;
 use std::io::{Write, stdout};
@@ -17,43 +15,26 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, Error as ParserError, FromArgMatches, Parser, Subcommand};
 
-mod adapters;
-mod bench;
 mod chat;
-mod doctor;
 #[cfg(test)]
 mod documents;
-mod draft;
 mod embed;
-mod evict;
-mod example;
-mod foreign;
+mod explain;
+mod flags;
 #[cfg(feature = "hub")]
 mod hub;
-mod imatrix;
-mod inspect;
-mod logits;
-mod model;
-mod npy;
-mod output;
-mod perplexity;
-mod print_kernels;
-mod progress;
-mod prompt;
-mod prompt_cache;
+mod measure;
 mod quantize;
 mod run;
-mod sampling;
-mod saved;
 #[cfg(feature = "serve")]
 mod serve;
-mod shell;
-mod signals;
-mod story;
-mod switch;
-mod timed;
+mod terminal;
 mod tokens;
-mod welcome;
+
+use explain::{doctor, example, inspect, story};
+use flags::foreign;
+use measure::{bench, imatrix, logits, perplexity};
+use terminal::{output, shell, signals, welcome};
 
 /// Compiles language models into a few fused kernels, runs them, and explains how.
 #[derive(Parser)]

@@ -17,9 +17,10 @@ use fusebox::text::amount::{bytes, counted};
 use fusebox::text::table::table;
 use serde_json::{Value as Json, json};
 
-use crate::adapters::with_scales;
-use crate::output::print;
-use crate::progress::Progress;
+use crate::flags::adapters::{ADAPTER, with_scales};
+use crate::flags::given::{Given, MODEL};
+use crate::terminal::output::print;
+use crate::terminal::progress::Progress;
 
 /// The type that keeps the format of each tensor.
 const COPY: &str = "COPY";
@@ -104,10 +105,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     for text in &arguments.tensor_type {
         overrides.add(text).map_err(|what| format!("--tensor-type is {what}"))?;
     }
-    let importance = arguments.imatrix.as_deref().map(Importance::open).transpose();
-    let importance = importance.map_err(|error| error.to_string())?;
+    let importance = arguments.imatrix.as_deref().map(|path| {
+        Given::new("--imatrix", path).check_file("a file of `fusebox imatrix` or of llama.cpp")?;
+        Importance::open(path).map_err(|error| error.to_string())
+    });
+    let importance = importance.transpose()?;
     let job = Job { ty: ty("TYPE", &arguments.ty)?, overrides, importance, ..Job::default() };
-    write(&arguments.input, &arguments.output, job, &arguments.written)
+    let files = [("INPUT", &*arguments.input), ("OUTPUT", &*arguments.output)];
+    write(files, job, &arguments.written)
 }
 
 /// Merges adapters into the weights of a model.
@@ -116,7 +121,10 @@ pub(crate) fn merge(arguments: &MergeArguments) -> Result<(), String> {
     let mut job = Job { ty: name.as_deref().map_or(Ok(None), |name| ty("--type", name))?, ..Job::default() };
     let loras = with_scales("--lora-scaled", lora, lora_scaled)?;
     job.adapters.loras = loras.into_iter().map(|(path, scale)| (path.into(), scale)).collect();
-    write(base, output, job, written)
+    for (path, _) in &job.adapters.loras {
+        Given::new("--lora", path).check_there(ADAPTER)?;
+    }
+    write([("BASE", base), ("OUTPUT", output)], job, written)
 }
 
 fn ty(flag: &str, name: &str) -> Result<Option<Type>, String> {
@@ -127,7 +135,10 @@ fn ty(flag: &str, name: &str) -> Result<Option<Type>, String> {
     Type::named(name).map(Some).ok_or_else(what)
 }
 
-fn write(input: &Path, output: &Path, job: Job, written: &Written) -> Result<(), String> {
+fn write([input, output]: [(&str, &Path); 2], job: Job, written: &Written) -> Result<(), String> {
+    Given::new(input.0, input.1).check_there(MODEL)?;
+    Given::new(output.0, output.1).check_target()?;
+    let (input, output) = (input.1, output.1);
     let Written { split_max_size, split_max_tensors, dry_run, threads, json } = written;
     let split = match (split_max_size, split_max_tensors) {
         (Some(size), _) => Some(Split::Bytes(size_of(size)?)),

@@ -31,18 +31,18 @@ use fusebox_compiler::target::Target;
 use serde_json::{Value, json};
 
 use crate::chat::Controls;
-use crate::draft::DraftFlags;
-use crate::evict::EvictFlags;
-use crate::model::ModelFlags;
-use crate::output;
-use crate::print_kernels::{self, View};
-use crate::progress::{Progress, Reading};
-use crate::prompt::{self, Prompt, PromptFlags, open_tokenizer};
-use crate::prompt_cache::PromptCache;
-use crate::sampling::{SamplingFlags, in_words};
-use crate::signals::{self, CtrlC};
-use crate::story::target;
-use crate::switch::SwitchFlags;
+use crate::explain::print_kernels::{self, View};
+use crate::explain::story::target;
+use crate::flags::draft::DraftFlags;
+use crate::flags::evict::EvictFlags;
+use crate::flags::model::ModelFlags;
+use crate::flags::prompt::{self, Prompt, PromptFlags, open_tokenizer};
+use crate::flags::prompt_cache::PromptCache;
+use crate::flags::sampling::{SamplingFlags, in_words};
+use crate::flags::switch::SwitchFlags;
+use crate::terminal::output;
+use crate::terminal::progress::{Progress, Reading};
+use crate::terminal::signals::{self, CtrlC};
 
 /// The prompt of the default model, unless another is given.
 const STORY: &str = "Once upon a time";

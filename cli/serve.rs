@@ -11,18 +11,18 @@ use clap::Args;
 use fusebox::Pooling;
 use fusebox::Run;
 use fusebox::adapters::Choice;
-use fusebox::files;
 use fusebox::open::n_threads;
 use fusebox_serve::{CHATML, Settings, Source, serve};
 
-use crate::adapters::AdapterFlags;
-use crate::draft::GuessFlags;
 use crate::embed::PoolingName;
-use crate::evict::EvictFlags;
-use crate::model::{DeviceFlags, KvPoolFlags, model_path};
-use crate::output;
+use crate::flags::adapters::AdapterFlags;
+use crate::flags::draft::GuessFlags;
+use crate::flags::evict::EvictFlags;
+use crate::flags::given::{Given, MODEL};
+use crate::flags::model::{DeviceFlags, KvPoolFlags, model_path};
+use crate::terminal::output;
 #[cfg(unix)]
-use crate::signals;
+use crate::terminal::signals;
 
 /// The longest file with a template or keys.
 const MAX_FILE: usize = 1 << 20;
@@ -147,7 +147,7 @@ fn seconds(flag: &str, value: f64) -> Result<Duration, String> {
 fn settings(arguments: &Arguments) -> Result<Settings, String> {
     let mut keys = arguments.api_key.clone();
     if let Some(path) = &arguments.api_key_file {
-        let text = files::text(path, MAX_FILE).map_err(|error| error.to_string())?;
+        let text = Given::new("--api-key-file", path).text(MAX_FILE)?;
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         keys.extend(lines.map(str::to_owned));
         if keys.is_empty() {
@@ -160,10 +160,22 @@ fn settings(arguments: &Arguments) -> Result<Settings, String> {
     let template = match arguments.chat_template.as_deref() {
         None => None,
         Some("chatml") => Some(CHATML.to_owned()),
-        Some(path) => Some(files::text(Path::new(path), MAX_FILE).map_err(|error| error.to_string())?),
+        Some(path) => {
+            let given = Given::new("--chat-template", Path::new(path));
+            given.check_file("chatml or a Jinja file")?;
+            Some(given.text(MAX_FILE)?)
+        }
     };
     if arguments.max_batch_tokens == 0 {
         return Err("--max-batch-tokens is 0, expected at least 1".to_owned());
+    }
+    for (flag, path) in [("--tls-cert", &arguments.tls_cert), ("--tls-key", &arguments.tls_key)] {
+        if let Some(path) = path {
+            Given::new(flag, path).check_file("a file in PEM")?;
+        }
+    }
+    if let Some(folder) = &arguments.prompt_cache {
+        Given::new("--prompt-cache", folder).make_folder()?;
     }
     let adapters = arguments.adapters.served()?;
     if !adapters.is_empty() && arguments.model.len() > 1 {
@@ -221,9 +233,7 @@ fn sources(arguments: &Arguments, choices: &[Choice]) -> Result<Vec<Source>, Str
     for (name, path) in given {
         let stem = || path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         let name = name.map_or_else(stem, str::to_owned);
-        if !path.exists() {
-            return Err(format!("{}: expected a model, found no file", path.display()));
-        }
+        Given::new("--model", &path).check_there(MODEL)?;
         if sources.iter().any(|source| source.names.contains(&name)) {
             return Err(format!("two models have the name {name}; name them with -m NAME=PATH"));
         }

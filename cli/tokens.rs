@@ -8,9 +8,9 @@ use fusebox::tokenizer::Tokenizer;
 use fusebox::weights::open;
 use serde_json::json;
 
-use crate::model::ModelName;
-use crate::output::print;
-use crate::prompt::{Prompt, PromptFlags};
+use crate::flags::model::ModelName;
+use crate::flags::prompt::{Prompt, PromptFlags};
+use crate::terminal::output::print;
 
 /// What to tokenise.
 #[derive(Args)]

@@ -75,9 +75,10 @@ pub use program::Program;
 pub use run::{KvPool, Run, Sliding};
 pub use writer::{Embedder, Writer};
 
-/// Amounts and tables, for people.
+/// Amounts, tables and faults of files, for people.
 pub mod text {
     pub use fusebox_compiler::foundation::{amount, table};
+    pub use fusebox_runtime::error::fault_of_io;
 }
 
 /// Graphs: operations on tensors with named axes.

@@ -358,15 +358,18 @@ impl Opened {
 
     /// The processor that code is compiled for; none where a GPU runs it.
     pub fn cpu(&self) -> Result<Option<Cpu>, String> {
-        let cpu = || Cpu::at(self.level, self.options.numbers).map_err(|error| error.to_string());
+        let cpu = || self.host_cpu().map_err(|error| error.to_string());
         (self.device == Device::Cpu).then(cpu).transpose()
+    }
+
+    fn host_cpu(&self) -> Result<Cpu, CompilerError> {
+        let cpu = Cpu::at(self.level, self.options.numbers);
+        cpu.map(|cpu| cpu.with_planted(self.options.panic))
     }
 
     fn open_device(&self, n_threads: usize) -> Result<Box<dyn runtime::Device>, Error> {
         match self.device {
-            Device::Cpu => {
-                Ok(Box::new(CpuDevice::new(Cpu::at(self.level, self.options.numbers)?, n_threads)?))
-            }
+            Device::Cpu => Ok(Box::new(CpuDevice::new(self.host_cpu()?, n_threads)?)),
             Device::Gpu(gpu) => {
                 let folder = self.options.cache.clone().map(PathBuf::from);
                 gpus::open(gpu, self.options.numbers, folder, self.gpu_memory, &self.watch)
@@ -469,8 +472,17 @@ pub fn model_path(
     let missing = |fault| format!("the default model {fault}; choose a model with -m");
     let Some(name) = name else { return default_model().map_err(missing) };
     // A path that is there is meant as a path.
-    let found = if name.exists() { None } else { find(name)? };
-    Ok(found.unwrap_or_else(|| name.to_owned()))
+    if name.exists() {
+        return Ok(name.to_owned());
+    }
+    let missing = || {
+        format!(
+            "{}: no such file or folder, and no stored model; expected a GGUF file, a safetensors file or folder, a \
+             qwen3.c checkpoint, a Qorus file, a stored model, or owner/name on the hub",
+            name.display()
+        )
+    };
+    find(name)?.ok_or_else(missing)
 }
 
 /// Where copies of the default model may lie, which is part of this program: in the folder of the program cache, or

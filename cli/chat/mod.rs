@@ -25,11 +25,11 @@ use serde_json::{Value, json};
 use crate::chat::command::Line;
 use crate::chat::editor::{Entry, Input, MAX_LINE_BYTES};
 use crate::chat::screen::{DIM, Screen};
-use crate::output;
-use crate::print_kernels::{self, View};
-use crate::progress::Reading;
-use crate::sampling::{SamplingFlags, in_words};
-use crate::signals::{self, CtrlC};
+use crate::explain::print_kernels::{self, View};
+use crate::flags::sampling::{SamplingFlags, in_words};
+use crate::terminal::output;
+use crate::terminal::progress::Reading;
+use crate::terminal::signals::{self, CtrlC};
 
 mod command;
 mod editor;

@@ -31,6 +31,8 @@ pub struct Options {
     pub cache: Option<String>,
     /// The name of the level of instructions that code is made for, instead of the processor's best.
     pub level: Option<String>,
+    /// Which call of a micro-kernel panics: for tests.
+    pub panic: Option<Planted>,
     /// Rewrite rules of the caller's, which are tried after those of the compiler. Programs made with them are kept on
     /// no disk: a name does not tell what a rule does.
     pub rules: Vec<Rule>,
@@ -47,6 +49,7 @@ impl Default for Options {
             story: None,
             cache: None,
             level: None,
+            panic: None,
             rules: Vec::new(),
         }
     }
@@ -74,6 +77,27 @@ impl fmt::Display for Numbers {
     }
 }
 
+/// Which call of a micro-kernel panics, once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Planted {
+    /// The number of the thread in its team.
+    pub thread: u32,
+    /// The number of the call on this thread, from 1 on.
+    pub call: u32,
+}
+
+impl FromStr for Planted {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers = text.split_once(':');
+        let numbers = numbers.and_then(|(thread, call)| Some((thread.parse().ok()?, call.parse().ok()?)));
+        let (thread, call) =
+            numbers.ok_or_else(|| "the numbers of a thread and of a call, such as 1:40".to_owned())?;
+        Ok(Self { thread, call })
+    }
+}
+
 /// A knob as documents list it.
 #[derive(Clone, Copy, Debug)]
 pub struct Knob {
@@ -86,7 +110,7 @@ pub struct Knob {
 }
 
 /// Every knob.
-pub const KNOBS: [Knob; 8] = [
+pub const KNOBS: [Knob; 9] = [
     Knob {
         variable: "FUSEBOX_TARGET",
         sentence: "the device that kernels are for, by name, with its rates or without: `cpu`, `cuda-sm90:132:4800`",
@@ -137,6 +161,11 @@ pub const KNOBS: [Knob; 8] = [
             options.level = Some(text.to_owned());
             Ok(())
         },
+    },
+    Knob {
+        variable: "FUSEBOX_PANIC",
+        sentence: "a thread and the number of its call of a micro-kernel that panics, such as `1:40`: for tests",
+        set: |options, text| text.parse().map(|planted| options.panic = Some(planted)),
     },
 ];
 
@@ -260,5 +289,10 @@ mod tests {
             assert_eq!(refused, format!("FUSEBOX_TARGET is `{text}`, expected {}", accepted()));
         }
         assert!(options.set("FUSEBOX_SPEED", "9").is_err());
+        options.set("FUSEBOX_PANIC", "1:40").unwrap();
+        assert_eq!(options.panic, Some(Planted { thread: 1, call: 40 }));
+        for text in ["", "1", "1:", "a:2", "1:2:3"] {
+            assert!(options.set("FUSEBOX_PANIC", text).is_err(), "{text}");
+        }
     }
 }

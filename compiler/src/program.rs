@@ -38,7 +38,7 @@ impl Key {
     /// The key of a compiled graph.
     pub fn of(graph: &Graph, options: &Options) -> Self {
         // The story's file, the program cache and the machine code's instruction set do not change the plan.
-        let options = Options { story: None, cache: None, level: None, ..options.clone() };
+        let options = Options { story: None, cache: None, level: None, panic: None, ..options.clone() };
         Self::of_bytes(format!("{MAKER}\n{options:?}\n{graph}").as_bytes())
     }
 

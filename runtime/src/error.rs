@@ -69,7 +69,7 @@ pub enum Error {
         fault: Box<Error>,
     },
     /// The file cannot be read.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {}", path.display(), fault_of_io(source))]
     Io {
         /// The file or folder.
         path: PathBuf,
@@ -113,6 +113,22 @@ impl fmt::Display for Place {
     }
 }
 
+/// What the system says of a file, in the words of all other sentences.
+pub fn fault_of_io(error: &io::Error) -> String {
+    let what = match error.kind() {
+        io::ErrorKind::NotFound => "no such file or folder",
+        io::ErrorKind::IsADirectory => "a folder, where a file is wanted",
+        io::ErrorKind::NotADirectory => "a file in the path, where a folder is wanted",
+        io::ErrorKind::PermissionDenied => "no permission for this user",
+        io::ErrorKind::StorageFull => "no space left on the disk",
+        _ => {
+            let text = error.to_string();
+            return text.split(" (os error").next().unwrap_or_default().to_owned();
+        }
+    };
+    what.to_owned()
+}
+
 /// A string of a file in backticks: on one line, without control characters, and not too long.
 pub fn quoted(text: &str) -> String {
     format!("`{}`", printable(text, MAX_QUOTED))
@@ -150,6 +166,15 @@ mod tests {
         };
         assert_eq!(error(Some(1 << 19)), "a program needs 3 MiB on a GPU, 512 KiB is free");
         assert_eq!(error(None), "a program needs 3 MiB on a GPU, which gives no more");
+    }
+
+    #[test]
+    fn what_the_system_says_has_no_number() {
+        let said = |number| fault_of_io(&io::Error::from_raw_os_error(number));
+        // ENOENT, and an error without a kind of its own.
+        assert_eq!(said(2), "no such file or folder");
+        assert!(!said(5).is_empty() && !said(5).contains("os error"), "{}", said(5));
+        assert_eq!(fault_of_io(&io::Error::other("a reason")), "a reason");
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //!
 //! In: the number of threads, then one job after another. Out: nothing; a job is done when [`Team::run`] returns.
 //! A waiting thread spins for a moment and then sleeps: steps follow each other within microseconds, tokens may not.
-//! Nothing is allocated after [`Team::new`]. A job must not panic: the other threads would wait forever, so the process
-//! is aborted.
+//! Nothing is allocated after [`Team::new`]. A job catches its own panics, as only it knows at which barriers others
+//! wait; one that does not would have them wait forever, so the process is aborted.
 //! [`each`] runs a function once on several threads without a team.
 //! `barrier.rs` is checked under every order of its threads, see `tests/loom`.
 

@@ -129,7 +129,7 @@ impl<'a> Answering<'a> {
         let arrived = Instant::now();
         let seed = ask.seed.unwrap_or_else(ids::seed);
         let scales = served.scales(&ask.adapters);
-        let constraint = match &ask.grammar {
+        let mut constraint = match &ask.grammar {
             Some(grammar) => {
                 let made = served.grammars().and_then(|grammars| grammars.constraint(grammar));
                 Some(made.map_err(|what| Problem {
@@ -158,6 +158,7 @@ impl<'a> Answering<'a> {
                 let cancelled = Arc::new(AtomicBool::new(false));
                 cancels.push(Arc::clone(&cancelled));
                 readers.push(Reader::new(&served.tokenizer, ask.reading.clone(), prompt.last().copied()));
+                let again = constraint.as_mut().map(Constraint::again);
                 jobs.push(Job {
                     prompt: prompt.clone(),
                     max_tokens,
@@ -166,7 +167,7 @@ impl<'a> Answering<'a> {
                     ends: if ask.ignores_ends { Vec::new() } else { served.tokenizer.eos().to_vec() },
                     stops: ask.stop_tokens.clone(),
                     min_tokens: ask.min_tokens,
-                    constraint: constraint.as_ref().map(Constraint::again),
+                    constraint: again.transpose().map_err(Problem::invalid)?,
                     priority: ask.priority,
                     deadline: ask.deadline,
                     salt: ask.salt.clone(),

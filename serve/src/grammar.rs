@@ -1,10 +1,14 @@
 //! Constrained decoding: JSON schemas, regular expressions and Lark grammars, by `llguidance`.
 //!
 //! In: a grammar and a tokenizer. Out: for each step the tokens that are allowed.
+//! Once a token is known, another thread computes the mask of the next one, while the replay of the first runs.
 //! A keyword of a schema that is not enforced is an error, never silence. White space between the tokens of JSON is
 //! bounded, so that a model cannot go on for ever with it.
 
+use std::mem;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
 
 use fusebox::tokenizer::Tokenizer;
 use llguidance::api::TopLevelGrammar;
@@ -20,6 +24,7 @@ const BLANK: &str = r"[ \n]{1,4}";
 /// Makes constraints over one vocabulary.
 pub(crate) struct Grammars {
     factory: ParserFactory,
+    worker: Sender<Order>,
 }
 
 /// What an answer must match.
@@ -37,8 +42,29 @@ pub(crate) enum Grammar {
 
 /// The state of one constrained sequence.
 pub(crate) struct Constraint {
-    matcher: Matcher,
+    mask: Mask,
+    worker: Sender<Order>,
 }
+
+/// A matcher with the tokens that it allows next, or a sentence.
+type Matched = (Matcher, Result<SimpleVob, String>);
+
+/// The mask of the next token.
+enum Mask {
+    /// It is there, or there is none.
+    Known(Box<Matched>),
+    /// Another thread computes it.
+    Awaited(Receiver<Matched>),
+}
+
+/// A mask to compute, and who waits for it.
+struct Order {
+    matcher: Matcher,
+    answer: Sender<Matched>,
+}
+
+/// What a request hears where the thread that computes masks is gone.
+const GONE: &str = "the grammar failed";
 
 impl Grammars {
     /// # Errors
@@ -61,7 +87,17 @@ impl Grammars {
         let env = Arc::new(ApproximateTokEnv::new(trie));
         let mut factory = ParserFactory::new_simple(&(env as _)).map_err(|error| error.to_string())?;
         factory.quiet();
-        Ok(Self { factory })
+        let (worker, orders) = channel::<Order>();
+        let work = move || {
+            for Order { mut matcher, answer } in orders {
+                let mask = mask_of(&mut matcher);
+                // Nobody waits where the answer has ended.
+                let _ = answer.send((matcher, mask));
+            }
+        };
+        let started = thread::Builder::new().name("fusebox-masks".to_owned()).spawn(work);
+        started.map_err(|error| error.to_string())?;
+        Ok(Self { factory, worker })
     }
 
     /// A constraint at its start.
@@ -89,9 +125,13 @@ impl Grammars {
             return Err(first_line(&error));
         }
         // Some grammars fail only when they are first used.
-        matcher.compute_mask_or_eos().map_err(|error| first_line(&error.to_string()))?;
-        Ok(Constraint { matcher })
+        let mask = mask_of(&mut matcher)?;
+        Ok(Constraint { mask: Mask::Known(Box::new((matcher, Ok(mask)))), worker: self.worker.clone() })
     }
+}
+
+fn mask_of(matcher: &mut Matcher) -> Result<SimpleVob, String> {
+    matcher.compute_mask_or_eos().map_err(|error| first_line(&error.to_string()))
 }
 
 /// A schema with bounded white space; `true` and `false` stay what they are.
@@ -136,8 +176,19 @@ impl Constraint {
     ///
     /// # Errors
     /// A sentence where the grammar became too large.
-    pub(crate) fn mask(&mut self) -> Result<SimpleVob, String> {
-        self.matcher.compute_mask_or_eos().map_err(|error| first_line(&error.to_string()))
+    pub(crate) fn mask(&mut self) -> Result<&SimpleVob, String> {
+        self.known()?.1.as_ref().map_err(Clone::clone)
+    }
+
+    /// The matcher and its mask, once both are there.
+    fn known(&mut self) -> Result<&mut Matched, String> {
+        if let Mask::Awaited(answer) = &self.mask {
+            self.mask = Mask::Known(Box::new(answer.recv().map_err(|_| GONE.to_owned())?));
+        }
+        match &mut self.mask {
+            Mask::Known(known) => Ok(known.as_mut()),
+            Mask::Awaited(_) => Err(GONE.to_owned()),
+        }
     }
 
     /// Takes a token; true where nothing may follow.
@@ -145,13 +196,28 @@ impl Constraint {
     /// # Errors
     /// A sentence where it is not allowed.
     pub(crate) fn accept(&mut self, id: u32) -> Result<bool, String> {
-        self.matcher.consume_token(id).map_err(|error| first_line(&error.to_string()))?;
-        Ok(self.matcher.is_stopped())
+        let (matcher, _) = self.known()?;
+        matcher.consume_token(id).map_err(|error| first_line(&error.to_string()))?;
+        if matcher.is_stopped() {
+            return Ok(true);
+        }
+        let (answer, mask) = channel();
+        if let Mask::Known(known) = mem::replace(&mut self.mask, Mask::Awaited(mask)) {
+            let (matcher, _) = *known;
+            // Where the thread is gone, so is the answer's sender, and the next call says it.
+            let _ = self.worker.send(Order { matcher, answer });
+        }
+        Ok(false)
     }
 
-    /// The same constraint for another sequence.
-    pub(crate) fn again(&self) -> Self {
-        Self { matcher: self.matcher.deep_clone() }
+    /// The same constraint for another sequence, before either has a token.
+    ///
+    /// # Errors
+    /// A sentence where the grammar failed.
+    pub(crate) fn again(&mut self) -> Result<Self, String> {
+        let worker = self.worker.clone();
+        let (matcher, mask) = self.known()?;
+        Ok(Self { mask: Mask::Known(Box::new((matcher.deep_clone(), mask.clone()))), worker })
     }
 }
 

@@ -39,6 +39,15 @@ pub(crate) fn path_of(name: &Path) -> Result<Option<PathBuf>, String> {
     find(name, &mut Silent)
 }
 
+/// Whether a name is rather that of a file: by its ending, its beginning, or a folder that is there.
+fn is_path(text: &str) -> bool {
+    let lower = text.to_ascii_lowercase();
+    let ends_so = [".gguf", ".safetensors"].iter().any(|ending| lower.ends_with(ending));
+    let begins_so = ["/", "./", "../", "~"].iter().any(|beginning| text.starts_with(beginning));
+    let folder = text.split_once('/').map(|(folder, _)| folder);
+    ends_so || begins_so || folder.is_some_and(|folder| Path::new(folder).is_dir())
+}
+
 /// The same, and a caller hears of what is fetched.
 ///
 /// # Errors
@@ -53,8 +62,27 @@ pub fn find(name: &Path, caller: &mut dyn Caller) -> Result<Option<PathBuf>, Str
     if let Some(stored) = stored {
         return Ok(Some(stored.path));
     }
+    if is_path(text) {
+        return Ok(None);
+    }
     let Some(name) = Name::parse(text) else { return Ok(None) };
     let path = fetch(&name, &settings, caller);
     caller.end();
     Ok(Some(path.map_err(|error| error.to_string())?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_looks_like_a_file_is_not_asked_for() {
+        for text in ["x/y.gguf", "x/y.safetensors", "./x", "../x/y", "/x/y", "~/x", "src/nothing", "X/Y.GGUF"]
+        {
+            assert!(is_path(text), "{text}");
+        }
+        for text in ["Qwen/Qwen3-0.6B-GGUF:Q8_0", "owner/name", "hf.co/owner/name", "stored"] {
+            assert!(!is_path(text), "{text}");
+        }
+    }
 }

@@ -118,12 +118,88 @@ fn senseless_flags_are_sentences() {
     }
 }
 
+#[test]
+fn files_that_are_not_there_are_named_with_their_flag() {
+    let model = "no such file or folder, and no stored model; expected a GGUF file";
+    let missing = "is nope: no such file or folder; expected";
+    for (line, known) in [
+        // A name like a path is not asked for at a hub.
+        ("run x/y.gguf -p a", model),
+        ("run -m x/y.safetensors -p a", model),
+        ("run ./nope -p a", model),
+        ("run ../nope -p a", model),
+        ("run /nope/nope -p a", model),
+        ("run ~/nope -p a", model),
+        ("run docs/nope -p a", model),
+        ("run nope -p a", model),
+        ("show x/y.gguf", model),
+        ("bench -m nope", model),
+        ("story -m nope", model),
+        ("run --draft nope -p a", "--draft takes ngram or a model: nope: no such file"),
+        (
+            "run --lora nope -p a",
+            "--lora is nope: no such file or folder; expected a GGUF file or a folder of PEFT",
+        ),
+        ("run --lora-scaled nope:1 -p a", missing),
+        ("run --control-vector nope -p a", "--control-vector is nope: no such"),
+        (
+            "run --control-vector docs -p a",
+            "--control-vector is docs: this is a folder; expected a GGUF file",
+        ),
+        ("run --prompt-cache nope/a -p a", "--prompt-cache is nope/a: the folder nope is not there"),
+        ("run --prompt-cache docs -p a", "--prompt-cache is docs: this is a folder"),
+        ("run --prompt-cache nope --prompt-cache-ro -p a", missing),
+        (
+            "run -f nope",
+            "--file is nope: no such file or folder; expected a text file, or - for standard input",
+        ),
+        ("logits -f docs", "--file is docs: this is a folder; expected a text file"),
+        (
+            "logits --tokens 1 -o nope/a.npy",
+            "--output is nope/a.npy: the folder nope is not there; expected the name",
+        ),
+        ("logits --tokens 1 -o README.md/a.npy", "the folder README.md is a file"),
+        ("embed -f nope", missing),
+        ("tokens -f nope", missing),
+        ("perplexity -f nope", missing),
+        ("perplexity --kl nope", "--kl is nope: no such file or folder; expected a file that --save"),
+        ("perplexity -f README.md --save nope/a", "--save is nope/a: the folder nope is not there"),
+        ("bench --perplexity nope", "--perplexity is nope: no such"),
+        ("bench --save README.md", "--save is README.md: this is a file; expected a folder"),
+        ("bench --save README.md/a", "--save is README.md/a: a file in the path"),
+        ("inspect --perplexity nope", "--perplexity is nope: no such"),
+        ("story nope", "FILE is nope: no such"),
+        ("quantize nope a.gguf Q8_0", "INPUT is nope: no such file or folder; expected a GGUF file"),
+        (
+            "quantize assets/story.gguf nope/a.gguf Q8_0",
+            "OUTPUT is nope/a.gguf: the folder nope is not there",
+        ),
+        ("quantize assets/story.gguf a.gguf Q8_0 --imatrix nope", "--imatrix is nope: no such"),
+        ("quantize assets/story.gguf a.gguf Q8_0 --imatrix docs", "--imatrix is docs: this is a folder"),
+        ("imatrix -f nope", missing),
+        ("imatrix -f README.md -o nope/a", "--output is nope/a: the folder nope is not there"),
+        ("merge nope a.gguf --lora assets/story.gguf", "BASE is nope: no such"),
+        ("merge assets/story.gguf a.gguf --lora nope", "--lora is nope: no such"),
+        ("serve -m nope", "--model is nope: no such"),
+        ("serve --lora a=nope", "--lora is nope: no such"),
+        ("serve --api-key-file nope", "--api-key-file is nope: no such"),
+        ("serve --api-key-file docs", "--api-key-file is docs: this is a folder"),
+        ("serve --tls-cert nope --tls-key README.md", "--tls-cert is nope: no such"),
+        ("serve --tls-cert README.md --tls-key docs", "--tls-key is docs: this is a folder"),
+        ("serve --chat-template nope", "--chat-template is nope: no such file or folder; expected chatml or"),
+        ("serve --prompt-cache README.md", "--prompt-cache is README.md: this is a file; expected a folder"),
+    ] {
+        says(line, known);
+    }
+}
+
 /// Checks that a line is refused with a sentence that has these words.
 #[track_caller]
 fn says(line: &str, known: &str) {
     let arguments: Vec<&str> = line.split(' ').collect();
     let sentence = refused(&arguments);
     assert!(sentence.contains(known), "{line}: {sentence}");
+    assert!(!sentence.contains("os error"), "{line}: {sentence}");
 }
 
 #[test]

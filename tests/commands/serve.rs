@@ -23,8 +23,14 @@ struct Server {
 
 impl Server {
     fn start(arguments: &[&str]) -> Self {
+        Self::start_with(None, arguments)
+    }
+
+    /// One whose environment has a variable.
+    fn start_with(variable: Option<(&str, &str)>, arguments: &[&str]) -> Self {
         let fixed = ["serve", "--port", "0", "--chat-template", "chatml", "--drain-delay", "0"];
         let mut command = command(&programs(), &[&fixed, arguments].concat());
+        command.envs(variable);
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the command runs");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
@@ -101,6 +107,33 @@ fn a_greedy_answer_is_that_of_run_streamed_or_not() {
         events.filter_map(|event| event["choices"][0]["text"].as_str().map(str::to_owned)).collect();
     assert_eq!(streamed, wanted);
     assert!(text.contains("data: [DONE]\n\n"));
+}
+
+#[test]
+fn a_panic_in_a_replay_is_the_fault_of_one_request() {
+    let body = json!({ "prompt": "Once upon a time", "max_tokens": 8, "temperature": 0 });
+    for planted in ["0:60", "1:60"] {
+        let server = Server::start_with(Some(("FUSEBOX_PANIC", planted)), &["-t", "2"]);
+        let (mut n_failed, mut texts, mut n_after) = (0, Vec::new(), 0);
+        // A thread whose tasks the other took has made fewer calls.
+        for _ in 0..200 {
+            let (status, answer) = server.post("/v1/completions", &body);
+            if status == 500 {
+                let message = answer["error"]["message"].as_str().unwrap_or_default();
+                assert!(message.contains("panicked"), "{answer}");
+                n_failed += 1;
+            } else {
+                assert_eq!(status, 200, "{answer}");
+                texts.push(answer["choices"][0]["text"].clone());
+                n_after += usize::from(n_failed > 0);
+            }
+            if n_after == 3 {
+                break;
+            }
+        }
+        assert_eq!((n_failed, n_after), (1, 3), "{planted}");
+        assert!(texts.iter().all(|text| *text == texts[0]), "{texts:?}");
+    }
 }
 
 #[test]

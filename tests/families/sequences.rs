@@ -11,7 +11,7 @@ use std::time::Duration;
 use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::foundation::random::Random;
 use fusebox_compiler::graph::Name;
-use fusebox_compiler::options::{Numbers, Options};
+use fusebox_compiler::options::{Numbers, Options, Planted};
 use fusebox_compiler::schedule::{Place, Plan};
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::config::{
@@ -282,6 +282,50 @@ fn a_sequence_without_a_place_for_its_states_is_refused() {
     engine.truncate(ids[1], 0).unwrap();
     engine.step(&[piece(ids[0], &[4]), piece(ids[2], &[5])]).unwrap();
     assert_eq!(ids.map(|id| engine.len(id).unwrap()), [3, 0, 1]);
+}
+
+#[test]
+fn a_replay_that_fails_loses_states_and_no_rows() {
+    let grouped = Made::new(&small(Attention::Grouped(grouped(4, 2, 16)), Format::F32));
+    for (model, is_recurrent) in
+        [(model(&grouped, "sequences-failed"), false), (recurrent("sequences-failed-states"), true)]
+    {
+        // Calls of micro-kernels are counted on each thread.
+        let failing = std::thread::spawn(move || {
+            let settings = settings(4, 4, Format::F32);
+            let cpu = Cpu::host(Numbers::Single).unwrap().with_planted(Some(Planted { thread: 0, call: 40 }));
+            let mut engine = engine(&model, &settings, Box::new(CpuDevice::new(cpu, 2).unwrap()));
+            let ids = [engine.open(), engine.open()];
+            let mut tokens = vec![3, 1, 4];
+            ids.map(|id| engine.step(&[piece(id, &tokens)]).unwrap());
+            let error = loop {
+                let next = [tokens.len() as u32];
+                if let Err(error) = engine.step(&ids.map(|id| piece(id, &next))) {
+                    break error.to_string();
+                }
+                tokens.push(next[0]);
+                assert!(tokens.len() < CONTEXT, "no call was the planted one");
+            };
+            assert!(error.contains("a thread: panicked"), "{error}");
+            assert!(ids.iter().all(|id| engine.len(*id).unwrap() == tokens.len()));
+            if is_recurrent {
+                let refusal = engine.step(&[piece(ids[0], &[9])]).unwrap_err().to_string();
+                assert!(refusal.contains("its states were lost"), "{refusal}");
+                assert!(engine.fork(ids[1]).unwrap_err().to_string().contains("its states were lost"));
+                ids.map(|id| engine.truncate(id, 0).unwrap());
+                ids.map(|id| engine.step(&[piece(id, &tokens)]).unwrap());
+            }
+            engine.step(&ids.map(|id| piece(id, &[9]))).unwrap();
+            let found = ids.map(|id| engine.logits(id).unwrap().to_vec());
+            let mut alone = Alone(Session::of(self::engine(&model, &settings, processor())));
+            tokens.push(9);
+            let expected = alone.logits(&tokens);
+            for logits in found {
+                assert!(relative_error(&logits, &expected) <= SAME);
+            }
+        });
+        failing.join().unwrap();
+    }
 }
 
 #[test]

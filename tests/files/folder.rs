@@ -102,7 +102,7 @@ fn an_index_that_lies_is_refused() {
     let sentence = refusal(&sharded("twice", &twice));
     assert!(sentence.ends_with("expected JSON of another form: `a` comes twice"), "{sentence}");
     let gone = refusal(&sharded("gone", "\"a\":\"3.safetensors\""));
-    assert!(gone.starts_with("No such file"), "{gone}");
+    assert!(gone.starts_with("no such file"), "{gone}");
 }
 
 #[test]

@@ -70,7 +70,7 @@ fn what_is_no_weight_file_is_refused() {
     refuses("short", b"GG", &format!("byte 0: {kinds} the bytes 47 47"));
     refuses("text", b"hello, world", &format!("byte 0: {kinds} the bytes 68 65 6c 6c"));
     let missing = refusal(&path("no-such-file"));
-    assert!(missing.starts_with("No such file"), "{missing}");
+    assert!(missing.starts_with("no such file"), "{missing}");
 }
 
 #[cfg(unix)]

@@ -133,7 +133,7 @@ fn parts_that_do_not_belong_together_are_sentences() {
     let [first, second] = written("gone", &halves());
     remove_file(path(&second)).unwrap();
     let error = open(&path(&first)).unwrap_err().to_string();
-    assert!(error.contains(&second) && error.contains("No such file"), "{error}");
+    assert!(error.contains(&second) && error.contains("no such file"), "{error}");
     write(&second, b"no GGUF");
     assert!(refusal(&path(&first)).contains("expected GGUF, as the other files"));
     let mut text_number = Writer::good();

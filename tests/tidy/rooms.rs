@@ -19,7 +19,6 @@ const MAX_CIRCLE: usize = 3;
 
 /// Folders with more files, and the number of these.
 const LARGE_FOLDERS: &[(&str, usize)] = &[
-    ("cli", 36),
     ("examples", 13),
     ("models/src", 13),
     ("runtime/src/weights", 18),
@@ -32,7 +31,6 @@ const LARGE_FOLDERS: &[(&str, usize)] = &[
 
 /// Larger circles, by the file of each that comes first, and the number of its files.
 const LARGE_CIRCLES: &[(&str, usize)] = &[
-    ("cli/hub.rs", 4),
     ("compiler/src/codegen/cpu/micro/avx512/amx/gemm_amx_bf16.rs", 6),
     ("models/src/adapters/control.rs", 4),
     ("models/src/families/config_parts.rs", 4),

@@ -4,19 +4,22 @@
 //! device.
 //! All threads execute the same steps. In each step they take tasks, as `shares.rs` distributes them, and meet at a
 //! barrier after it.
+//! Where a thread panics, it and all others walk through the steps that are left without work, so that none waits in
+//! vain; the replay is an error, and the next one works.
 //! A replay allocates nothing and looks nothing up: every address is computed when a plan is loaded, and memory whose
 //! address was handed out never moves.
 
 #![expect(unsafe_code, reason = "code runs on addresses that are kept from load to replay")]
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fusebox_compiler::codegen::check_symbols;
-use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::jit::Code;
+use fusebox_compiler::codegen::cpu::{Cpu, take_panic};
 use fusebox_compiler::error::Error as CompilerError;
 use fusebox_compiler::foundation::amount::counted;
 use fusebox_compiler::foundation::entity::List;
@@ -218,25 +221,38 @@ impl CpuDevice {
         }
         let (program, scratch) = (&self.programs[program], &self.scratch);
         let n_threads = self.team.n_threads();
+        let has_panicked = AtomicBool::new(false);
+        let guarded = |work: &dyn Fn()| {
+            if !has_panicked.load(Ordering::Relaxed)
+                && (catch_unwind(AssertUnwindSafe(work)).is_err() || take_panic())
+            {
+                has_panicked.store(true, Ordering::Relaxed);
+            }
+        };
         self.team.run(&|thread| {
             if thread == 0 {
-                passed(0);
+                guarded(&|| passed(0));
             }
             for (number, step) in program.steps.iter().enumerate() {
                 let ready = &program.kernels[step.kernel];
                 if ready.n_quantise_tasks > 0 {
-                    ready.quantise(step, thread);
+                    guarded(&|| ready.quantise(step, thread));
                     program.barrier.wait();
                 }
-                ready.work(step, thread, scratch[thread].1);
-                if let Some(next) = program.steps.get(number + 1) {
-                    program.kernels[next.kernel].ask_first(next, thread, n_threads);
-                }
+                guarded(&|| {
+                    ready.work(step, thread, scratch[thread].1);
+                    if let Some(next) = program.steps.get(number + 1) {
+                        program.kernels[next.kernel].ask_first(next, thread, n_threads);
+                    }
+                });
                 if program.barrier.wait() {
-                    passed(number + 1);
+                    guarded(&|| passed(number + 1));
                 }
             }
         });
+        if has_panicked.into_inner() {
+            return Err(CompilerError::bug("replay", "a thread", "panicked; the results are lost").into());
+        }
         Ok(())
     }
 }
@@ -430,7 +446,7 @@ impl Device for CpuDevice {
 #[cfg(test)]
 mod tests {
     use fusebox_compiler::graph::parse::parse;
-    use fusebox_compiler::options::{Numbers, Options};
+    use fusebox_compiler::options::{Numbers, Options, Planted};
     use fusebox_compiler::pipeline::compile;
 
     use super::*;
@@ -456,6 +472,57 @@ mod tests {
             (&[5], "symbol T: is 5, it must be in 1..4"),
         ] {
             assert!(refusal(symbols).contains(expected), "{}", refusal(symbols));
+        }
+    }
+
+    #[test]
+    fn a_panic_on_any_thread_is_an_error_of_its_replay_and_of_no_other() {
+        // A product, which a micro-kernel computes, and a step behind it.
+        let text = "%0 = input x : f32[t:64, k:256]\n%1 = input w : f32[n:512, k:256]\n%2 = contract %0 %1 over [k]\n\
+                    %3 = reduce-sum %2 over n\n%4 = mul %2 %3\noutput y = %4\n";
+        let plan = compile(&parse(text).unwrap(), &Options::default()).unwrap().plan;
+        for (n_threads, thread) in [(1, 0), (2, 0), (2, 1), (3, 2)] {
+            let cpu = Cpu::host(Numbers::Single).unwrap();
+            let cpu = cpu.with_planted(Some(Planted { thread, call: 2 }));
+            let mut device = CpuDevice::new(cpu, n_threads).unwrap();
+            let program = device.load(&plan, &(Arc::new(NoWeights) as Arc<dyn Weights>)).unwrap();
+            for input in 0..2 {
+                let words = device.input(program, input).chunks_exact_mut(4);
+                words.for_each(|word| word.copy_from_slice(&1f32.to_le_bytes()));
+            }
+            // Calls of a test before this one may have been counted on this thread, so one on another is the caller.
+            std::thread::scope(|scope| {
+                let replays = scope.spawn(|| {
+                    // A thread whose tasks the others took has not made its call yet.
+                    let failed = (0..1000).find_map(|_| device.replay(program, &[]).err());
+                    let refusal = failed.expect("a call of the thread").to_string();
+                    assert!(refusal.contains("a thread: panicked"), "{n_threads} {thread}: {refusal}");
+                    for _ in 0..3 {
+                        device.replay(program, &[]).unwrap();
+                        let all = device.output(program, 0).chunks_exact(4);
+                        let expected = 256f32 * (256f32 * 512f32);
+                        assert!(
+                            all.map(|word| f32::from_le_bytes(word.try_into().unwrap()))
+                                .all(|y| y == expected)
+                        );
+                    }
+                });
+                replays.join().unwrap();
+            });
+        }
+    }
+
+    #[test]
+    fn a_panic_between_steps_lets_all_threads_come_to_the_end() {
+        let text = "%0 = input x : f32[t:64, d:512]\n%1 = neg %0\n%2 = reduce-sum %1 over d\n%3 = mul %1 %2\n\
+                    output y = %3\n";
+        let plan = compile(&parse(text).unwrap(), &Options::default()).unwrap().plan;
+        let mut device = CpuDevice::new(Cpu::host(Numbers::Single).unwrap(), 3).unwrap();
+        let program = device.load(&plan, &(Arc::new(NoWeights) as Arc<dyn Weights>)).unwrap();
+        for at in 0..=plan.steps.len() {
+            let failed = device.run(program, &[], &|step| assert!(step != at, "planted"));
+            assert!(failed.is_err(), "{at}");
+            device.replay(program, &[]).unwrap();
         }
     }
 

@@ -139,6 +139,8 @@ struct Sequence {
     is_moved: bool,
     /// Where its states lie that go from token to token, if there are any and it has tokens.
     state: Option<u32>,
+    /// Whether a replay failed that may have changed them.
+    is_lost: bool,
     /// What each full page holds, as long as all of the sequence came from tokens.
     prefixes: Vec<Prefix>,
     /// What is known before its first token.
@@ -378,6 +380,7 @@ impl Engine {
             n_first: 0,
             due: 0..0,
             is_moved: false,
+            is_lost: false,
             state: None,
             prefixes: Vec::with_capacity(self.limits.context.div_ceil(self.limits.page_rows)),
             start: self.pool.empty(&kin),
@@ -504,7 +507,7 @@ impl Engine {
         sequence.tokens.truncate(len);
         sequence.prefixes.truncate(len / rows);
         if len == 0 {
-            (sequence.n_evicted, sequence.n_first) = (0, 0);
+            (sequence.n_evicted, sequence.n_first, sequence.is_lost) = (0, 0, false);
         }
         let n_pages = sequence.n_kept().div_ceil(rows);
         // The last pages go first, so that of an idle sequence the beginning is kept longest.
@@ -523,6 +526,7 @@ impl Engine {
     /// # Errors
     /// Where there is no such sequence, or no place for a copy of its states.
     pub fn fork(&mut self, id: SequenceId) -> Result<SequenceId, Error> {
+        self.check_states(id)?;
         let state = match self.sequence(id)?.state {
             Some(from) => Some(self.copy_state(from)?),
             None => None,

@@ -242,6 +242,7 @@ impl Engine {
     /// # Errors
     /// Where there is no such sequence, it was extended by vectors, or some of it was evicted.
     pub(super) fn kept(&self, id: SequenceId, place: &str) -> Result<Kept, Error> {
+        self.check_states(id)?;
         let tokens = self.tokens(id)?.to_vec();
         if tokens.len() != self.len(id)? {
             let what = "it has vectors in place of tokens, which are not kept";

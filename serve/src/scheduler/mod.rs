@@ -704,7 +704,7 @@ impl Entry {
             let start = Instant::now();
             let mask = constraint.mask()?;
             report.mask += start.elapsed();
-            drawer.draw(logits, &self.tokens, Some(&|row| keep_allowed(&mask, row)))?
+            drawer.draw(logits, &self.tokens, Some(&|row| keep_allowed(mask, row)))?
         } else if n_generated < *min_tokens {
             let ban = |row: &mut [f32]| {
                 for id in ends.iter().chain(&*stops) {

@@ -26,7 +26,7 @@ use crate::codegen::cpu::product::COLUMNS;
 use crate::codegen::cpu::product::quantise_ahead::{Ahead, ahead, ahead_bytes};
 use crate::codegen::cpu::value::math::Function;
 use crate::codegen::cpu::wide::evex::ALIGNMENT as ALIGNMENT_OF_CODE;
-use crate::codegen::cpu::{ALIGNMENT, Cpu, STAGE, bug, limits};
+use crate::codegen::cpu::{ALIGNMENT, Cpu, STAGE, bug, limits, take_panic};
 use crate::error::Error;
 use crate::foundation::entity::Id;
 use crate::kernel::print::symbols;
@@ -225,7 +225,7 @@ impl Code {
             }
             before += n_tasks;
         }
-        Ok(())
+        if take_panic() { Err(bug("a micro-kernel panicked")) } else { Ok(()) }
     }
 
     /// The number of tasks of a part; the symbols are not checked.
@@ -300,6 +300,7 @@ impl Code {
     /// [`Code::n_tasks`], and the tasks are among those of the part. `scratch` has [`Code::scratch_bytes`] bytes that
     /// are this call's alone; where it continues, the previous call with this memory was for the same part, buffers and
     /// symbols, and nobody has written to it since.
+    /// Where a micro-kernel panicked, [`take_panic`] says so afterwards, and the results are worth nothing.
     #[expect(unsafe_code, reason = "this is where generated code runs, without checks")]
     pub unsafe fn enter(
         &self,

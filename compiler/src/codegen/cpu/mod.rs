@@ -24,7 +24,7 @@ use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::settings::{self, Configurable, Flags};
 
 use crate::error::Error;
-use crate::options::Numbers;
+use crate::options::{Numbers, Planted};
 
 mod emit;
 mod first_reads;
@@ -57,6 +57,7 @@ pub struct Cpu {
     isa: OwnedTargetIsa,
     level: Level,
     numbers: Numbers,
+    planted: Option<Planted>,
 }
 
 impl Cpu {
@@ -74,10 +75,16 @@ impl Cpu {
         let builder = cranelift_native::builder().map_err(unsupported)?;
         let isa = builder.finish(flags()).map_err(|error| unsupported(&error.to_string()))?;
         if isa.pointer_bytes() == 8 {
-            Ok(Self { isa, level, numbers })
+            Ok(Self { isa, level, numbers, planted: None })
         } else {
             Err(unsupported("a pointer of 32 bits"))
         }
+    }
+
+    /// The same, and a call of a micro-kernel panics: for tests.
+    #[must_use]
+    pub fn with_planted(self, planted: Option<Planted>) -> Self {
+        Self { planted, ..self }
     }
 }
 
@@ -96,6 +103,11 @@ pub fn read(piece: &[u8]) -> u64 {
 /// Evicts memory from all caches, so that it is read from DRAM next; `false` where programs cannot ask for that.
 pub fn evict(piece: &[u8]) -> bool {
     micro::evict(piece)
+}
+
+/// Whether a micro-kernel that generated code called has panicked on this thread since this was asked last.
+pub fn take_panic() -> bool {
+    micro::boundary::take_panic()
 }
 
 fn flags() -> Flags {

@@ -124,9 +124,16 @@ impl Engine {
         Ok(())
     }
 
+    /// Refuses a sequence whose states are lost.
+    pub(in crate::session) fn check_states(&self, id: SequenceId) -> Result<(), Error> {
+        let what = "its states were lost with a replay that failed; cut to no token, it begins anew";
+        if self.sequence(id)?.is_lost { Err(refused("a sequence", what.to_owned())) } else { Ok(()) }
+    }
+
     /// Refuses what a sequence cannot be extended by; says how many tokens or vectors it is.
     pub(in crate::session) fn check_feed(&self, id: SequenceId, feed: Feed<'_>) -> Result<usize, Error> {
         let sequence = self.sequence(id)?;
+        self.check_states(id)?;
         if let Feed::Tokens(tokens) = feed {
             let n_vocab = self.limits.n_vocab;
             if let Some(token) = tokens.iter().find(|token| **token as usize >= n_vocab) {
@@ -179,8 +186,9 @@ impl Engine {
     /// Computes the tokens before pages that were dropped again, nearer to those that follow.
     fn evict(&mut self, pieces: &[Piece<'_>]) -> Result<(), Error> {
         for piece in pieces {
-            if std::mem::take(&mut self.sequence_mut(piece.sequence)?.is_moved) {
+            if self.sequence(piece.sequence)?.is_moved {
                 self.repeat_first(piece.sequence)?;
+                self.sequence_mut(piece.sequence)?.is_moved = false;
             }
         }
         Ok(())
@@ -343,8 +351,8 @@ impl Engine {
             let at = Start { slot: sequence.n_kept(), position: sequence.len };
             let (class, program) = self.bind_run(piece.sequence, form, now, n_now, at)?;
             let loaded = self.loaded[class].as_ref().expect("it was just bound");
-            self.device.replay(program, &loaded.symbols)?;
-            self.weights.check()?;
+            let done = self.device.replay(program, &loaded.symbols).and_then(|()| self.weights.check());
+            self.replayed(done, [piece.sequence])?;
             self.commit(piece.sequence, now, n_now, program, None)?;
             let found = self.rows(piece.sequence)?;
             found.chunks_exact(self.width).for_each(|row| each(piece.sequence, row));
@@ -442,9 +450,9 @@ impl Engine {
                 }
             }
         });
-        device.replay(loaded.program, &loaded.symbols)?;
-        weights.check()?;
+        let done = device.replay(loaded.program, &loaded.symbols).and_then(|()| weights.check());
         let program = loaded.program;
+        self.replayed(done, batch.iter().map(|number| pieces[*number].sequence))?;
         let mut first = 0;
         for number in batch {
             let Piece { sequence, feed, .. } = pieces[*number];
@@ -453,6 +461,23 @@ impl Engine {
             self.rows(sequence)?.chunks_exact(self.width).for_each(|row| each(sequence, row));
         }
         Ok(())
+    }
+
+    /// What a replay returned. One that failed may have changed states that go from token to token, and the sequences
+    /// are not extended any more; rows of the KV cache are written again.
+    fn replayed<T>(
+        &mut self,
+        done: Result<T, Error>,
+        sequences: impl IntoIterator<Item = SequenceId>,
+    ) -> Result<T, Error> {
+        if done.is_err() && self.is_forward_only() {
+            for id in sequences {
+                let sequence = self.sequence_mut(id)?;
+                // The first token sets the states.
+                sequence.is_lost = sequence.len > 0;
+            }
+        }
+        done
     }
 
     /// Records that a replay has extended a sequence; of a batch, from which of its tokens on.
@@ -518,8 +543,9 @@ impl Engine {
         let at = Start { slot: sequence.n_kept(), position: sequence.len };
         let (class, program) = self.bind_run(id, Form::Run, piece.feed.rows(), n, at)?;
         let loaded = self.loaded[class].as_ref().expect("it was just bound");
-        let times = self.device.profile(program, &loaded.symbols)?;
-        self.weights.check()?;
+        let times = self.device.profile(program, &loaded.symbols);
+        let times = times.and_then(|times| self.weights.check().map(|()| times));
+        let times = self.replayed(times, [id])?;
         self.commit(id, piece.feed.rows(), n, program, None)?;
         Ok(times)
     }

@@ -112,7 +112,7 @@ pub(crate) struct RoutedGemmArgs {
     /// The product with the first matrix; its columns are ignored.
     pub(crate) product: GemmArgs,
     /// The GEMM of the level.
-    pub(crate) function: unsafe extern "C" fn(*const GemmArgs),
+    pub(crate) function: unsafe extern "C-unwind" fn(*const GemmArgs),
     pub(crate) rows: *mut RoutedRow,
     pub(crate) n_rows: i64,
     /// Scratch: the first row of each matrix.
@@ -192,12 +192,12 @@ pub(crate) struct EncodeArgs {
 #[derive(Clone, Copy)]
 pub(crate) struct Table {
     /// GEMM with activations in single precision.
-    pub(crate) gemm_f32: unsafe extern "C" fn(*const GemmArgs),
+    pub(crate) gemm_f32: unsafe extern "C-unwind" fn(*const GemmArgs),
     /// GEMM with `Int8Rows`.
-    pub(crate) gemm_int8_rows: unsafe extern "C" fn(*const GemmArgs),
-    pub(crate) quantise_int8_rows: unsafe extern "C" fn(*const QuantiseArgs),
-    pub(crate) weighted_sum: unsafe extern "C" fn(*const WeightedSumArgs),
-    pub(crate) encode: unsafe extern "C" fn(*const EncodeArgs),
+    pub(crate) gemm_int8_rows: unsafe extern "C-unwind" fn(*const GemmArgs),
+    pub(crate) quantise_int8_rows: unsafe extern "C-unwind" fn(*const QuantiseArgs),
+    pub(crate) weighted_sum: unsafe extern "C-unwind" fn(*const WeightedSumArgs),
+    pub(crate) encode: unsafe extern "C-unwind" fn(*const EncodeArgs),
     /// Activations of `Int8Rows` that share a scale where the weight is a K-quant.
     pub(crate) super_block_group: usize,
     /// The kernels for `Int8Gemv`, if the level has them.
@@ -229,18 +229,18 @@ impl Table {
 /// The kernels for one layout of integers.
 #[derive(Clone, Copy)]
 pub(crate) struct QuantisedFunctions {
-    pub(crate) quantise: unsafe extern "C" fn(*const QuantiseArgs),
-    pub(crate) product: unsafe extern "C" fn(*const GemmArgs),
+    pub(crate) quantise: unsafe extern "C-unwind" fn(*const QuantiseArgs),
+    pub(crate) product: unsafe extern "C-unwind" fn(*const GemmArgs),
 }
 
 /// The kernels for `Bf16Tiles`.
 #[derive(Clone, Copy)]
 pub(crate) struct Bf16Functions {
-    pub(crate) to_bf16_tiles: unsafe extern "C" fn(*const Bf16Args),
+    pub(crate) to_bf16_tiles: unsafe extern "C-unwind" fn(*const Bf16Args),
     /// GEMM with `Bf16Tiles`.
-    pub(crate) product: unsafe extern "C" fn(*const GemmArgs),
+    pub(crate) product: unsafe extern "C-unwind" fn(*const GemmArgs),
     /// A weighted sum whose factors are rounded to sums of two bfloat16 numbers, where that is faster.
-    pub(crate) weighted_sum: unsafe extern "C" fn(*const WeightedSumArgs),
+    pub(crate) weighted_sum: unsafe extern "C-unwind" fn(*const WeightedSumArgs),
     /// Columns from which such a product is faster.
     pub(super) min_cols: usize,
     /// The parts of activations for a weight format, where such a product is faster.

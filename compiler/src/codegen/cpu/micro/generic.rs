@@ -348,7 +348,7 @@ macro_rules! single_forms {
         }
 
         $(#[$attr])*
-        unsafe extern "C" fn gemm_f32(job: *const GemmArgs) {
+        unsafe extern "C-unwind" fn gemm_f32(job: *const GemmArgs) {
             // SAFETY: generated code passes a valid argument struct.
             let Some(job) = (unsafe { view::gemm(job, view::Layout::F32) }) else { return };
             match job.w.storage {
@@ -445,7 +445,7 @@ macro_rules! single_forms {
         }
 
         $(#[$attr])*
-        unsafe extern "C" fn weighted_sum(job: *const WeightedSumArgs) {
+        unsafe extern "C-unwind" fn weighted_sum(job: *const WeightedSumArgs) {
             // SAFETY: generated code passes a valid argument struct.
             let Some(job) = (unsafe { view::weighted_sum(job) }) else { return };
             match job.v.storage {
@@ -458,7 +458,7 @@ macro_rules! single_forms {
         }
 
         $(#[$attr])*
-        unsafe extern "C" fn encode(job: *const EncodeArgs) {
+        unsafe extern "C-unwind" fn encode(job: *const EncodeArgs) {
             // SAFETY: generated code passes a valid argument struct.
             blocks(&mut unsafe { view::encode(job) });
         }
@@ -526,14 +526,14 @@ macro_rules! row_forms {
         }
 
         $(#[$attr])*
-        unsafe extern "C" fn quantise_int8_rows(job: *const QuantiseArgs) {
+        unsafe extern "C-unwind" fn quantise_int8_rows(job: *const QuantiseArgs) {
             // SAFETY: generated code passes a valid argument struct.
             let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Int8Rows) }) else { return };
             int8_rows::quantise(&mut job);
         }
 
         $(#[$attr])*
-        unsafe extern "C" fn gemm_int8_rows(job: *const GemmArgs) {
+        unsafe extern "C-unwind" fn gemm_int8_rows(job: *const GemmArgs) {
             // SAFETY: generated code passes a valid argument struct.
             let Some(job) = (unsafe { view::gemm(job, view::Layout::Int8Rows) }) else { return };
             for_format!(job, by 32, gemm_int8_of::<S>(&job));

@@ -33,7 +33,7 @@
 //! `avx512*` is avx512 and avx512-bf16; files without `../` are in the folder of the level. [`activation_layout`]
 //! chooses the row of the table, `Table` of `abi.rs` has the entries of a level. `layout/` says how weights and
 //! activations lie in memory, `view.rs` turns addresses into slices, so that the kernels are safe code; `prefetch.rs`
-//! prefetches, `routed.rs` groups activations by expert.
+//! prefetches, `routed.rs` groups activations by expert, `boundary.rs` catches panics.
 
 use crate::codegen::cpu::level::Level;
 use crate::codegen::cpu::micro::abi::{
@@ -47,6 +47,7 @@ pub(super) mod abi;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+pub(super) mod boundary;
 mod generic;
 pub(super) mod layout;
 #[cfg(target_arch = "aarch64")]
@@ -72,7 +73,7 @@ pub(super) fn has_amx() -> bool {
 }
 
 /// GEMM of routed rows, for every level.
-pub(super) const ROUTED_GEMM: unsafe extern "C" fn(*const RoutedGemmArgs) = routed::routed_gemm;
+pub(super) const ROUTED_GEMM: unsafe extern "C-unwind" fn(*const RoutedGemmArgs) = routed::routed_gemm;
 
 /// The functions of a level that this processor has.
 pub(super) fn table(level: Level) -> Table {

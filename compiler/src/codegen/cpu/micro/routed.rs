@@ -17,7 +17,7 @@ const END: i64 = -1;
 
 /// # Safety
 /// The address must be of a valid argument struct whose memory does not overlap its results.
-pub(super) unsafe extern "C" fn routed_gemm(job: *const RoutedGemmArgs) {
+pub(super) unsafe extern "C-unwind" fn routed_gemm(job: *const RoutedGemmArgs) {
     // SAFETY: generated code passes a valid argument struct.
     let RoutedView { job, rows, firsts } = unsafe { view::routed(job) };
     firsts.fill(END);

@@ -118,7 +118,7 @@ fn quantised(
     layout: Option<ActivationLayout>,
     x: &[f32],
     (n_cols, k): (usize, usize),
-) -> (Vec<u8>, unsafe extern "C" fn(*const GemmArgs)) {
+) -> (Vec<u8>, unsafe extern "C-unwind" fn(*const GemmArgs)) {
     let table = table(level);
     let Some(layout) = layout else { return (Vec::new(), table.gemm_f32) };
     let mut rounded = vec![0xa5_u8; activation_bytes(layout, n_cols, k)];

@@ -10,7 +10,7 @@ use cranelift_codegen::ir::{AbiParam, InstBuilder, Signature, StackSlotData, Sta
 use crate::codegen::cpu::emit::{Emitter, PROVEN};
 use crate::codegen::cpu::micro::abi::{ActivationLayout, Bf16Functions, Table};
 use crate::codegen::cpu::micro::layout::sizes::activation_bytes;
-use crate::codegen::cpu::micro::{ROUTED_GEMM, routing_bytes, storage};
+use crate::codegen::cpu::micro::{ROUTED_GEMM, boundary, routing_bytes, storage};
 use crate::codegen::cpu::product::{Activations, COLUMNS, Plan, Routing};
 use crate::foundation::entity::List;
 use crate::graph::op::Scalar;
@@ -310,14 +310,21 @@ impl Emitter<'_, '_> {
         })
     }
 
-    /// Calls a function with an argument struct of 64-bit fields.
+    /// Calls a micro-kernel with an argument struct of 64-bit fields.
     pub(crate) fn call_micro(&mut self, function: *const u8, fields: &[Value]) {
-        let mut signature = Signature::new(self.builder.func.signature.call_conv);
-        signature.params.push(AbiParam::new(I64));
-        let signature = self.builder.import_signature(signature);
         let description = self.description(fields);
-        let function = self.whole(function as i64);
-        self.builder.ins().call_indirect(signature, function, &[description]);
+        let mut arguments = vec![self.whole(function as i64), description];
+        let boundary = if let Some(planted) = self.cpu.planted {
+            arguments.push(self.whole(boundary::packed(planted)));
+            boundary::call_planted as *const u8
+        } else {
+            boundary::call as *const u8
+        };
+        let mut signature = Signature::new(self.builder.func.signature.call_conv);
+        signature.params.extend(arguments.iter().map(|_| AbiParam::new(I64)));
+        let signature = self.builder.import_signature(signature);
+        let boundary = self.whole(boundary as i64);
+        self.builder.ins().call_indirect(signature, boundary, &arguments);
     }
 
     /// Stores 64-bit numbers on the stack, and gives the address of the first.

@@ -59,28 +59,28 @@ pub(super) const TABLE: Table = Table {
 single_forms! { #[target_feature(enable = "avx2,fma,f16c")] tile 4 by 2, tall 4, wide 4 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe extern "C" fn quantise_int8_rows(job: *const QuantiseArgs) {
+unsafe extern "C-unwind" fn quantise_int8_rows(job: *const QuantiseArgs) {
     // SAFETY: generated code passes a valid argument struct.
     let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Int8Rows) }) else { return };
     quantise_rows::quantise(&mut job);
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe extern "C" fn gemm_int8_rows(job: *const GemmArgs) {
+unsafe extern "C-unwind" fn gemm_int8_rows(job: *const GemmArgs) {
     // SAFETY: generated code passes a valid argument struct.
     let Some(job) = (unsafe { view::gemm(job, view::Layout::Int8Rows) }) else { return };
     for_format!(job, by 32, product::<S, B>(&job));
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe extern "C" fn quantise_int14(job: *const QuantiseArgs) {
+unsafe extern "C-unwind" fn quantise_int14(job: *const QuantiseArgs) {
     // SAFETY: generated code passes a valid argument struct.
     let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Int14) }) else { return };
     gemm_int14::quantise(&mut job);
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe extern "C" fn by_words(job: *const GemmArgs) {
+unsafe extern "C-unwind" fn by_words(job: *const GemmArgs) {
     // SAFETY: generated code passes a valid argument struct.
     let Some(job) = (unsafe { view::gemm(job, view::Layout::Int14) }) else { return };
     match job.w.storage {

@@ -101,7 +101,7 @@ pub(super) const TABLE_AMX: Table = Table {
 single_forms! { #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")] tile 4 by 4, tall 8, wide 8 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn gemm_f32_packed(address: *const GemmArgs) {
+unsafe extern "C-unwind" fn gemm_f32_packed(address: *const GemmArgs) {
     // SAFETY: generated code passes a valid argument struct.
     let Some(job) = (unsafe { view::gemm(address, view::Layout::F32) }) else { return };
     let pays = gemm_f32::pays(job.n_cols, job.k);
@@ -118,7 +118,7 @@ unsafe extern "C" fn gemm_f32_packed(address: *const GemmArgs) {
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn weighted_sum_packed(address: *const WeightedSumArgs) {
+unsafe extern "C-unwind" fn weighted_sum_packed(address: *const WeightedSumArgs) {
     // SAFETY: generated code passes a valid argument struct.
     let Some(job) = (unsafe { view::weighted_sum(address) }) else { return };
     let are_many = job.n_cols >= gemm_f32::MANY_MIXED && job.n.is_multiple_of(2 * N);
@@ -134,28 +134,28 @@ unsafe extern "C" fn weighted_sum_packed(address: *const WeightedSumArgs) {
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn quantise_int8_rows(job: *const QuantiseArgs) {
+unsafe extern "C-unwind" fn quantise_int8_rows(job: *const QuantiseArgs) {
     // SAFETY: generated code passes a valid argument struct.
     let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Int8Rows) }) else { return };
     quantise_rows::quantise(&mut job);
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn gemm_int8_rows(job: *const GemmArgs) {
+unsafe extern "C-unwind" fn gemm_int8_rows(job: *const GemmArgs) {
     // SAFETY: generated code passes a valid argument struct.
     let Some(job) = (unsafe { view::gemm(job, view::Layout::Int8Rows) }) else { return };
     for_format!(job, gemm_packed::gemm::<S, B>(&job));
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn quantise_int8_gemv(job: *const QuantiseArgs) {
+unsafe extern "C-unwind" fn quantise_int8_gemv(job: *const QuantiseArgs) {
     // SAFETY: generated code passes a valid argument struct.
     let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Int8Gemv) }) else { return };
     quantise_gemv::quantise(&mut job);
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn gemv_int8(job: *const GemmArgs) {
+unsafe extern "C-unwind" fn gemv_int8(job: *const GemmArgs) {
     // SAFETY: generated code passes a valid argument struct.
     let Some(job) = (unsafe { view::gemm(job, view::Layout::Int8Gemv) }) else { return };
     for_format!(job, gemv::gemv::<S, B>(&job));
@@ -166,7 +166,7 @@ unsafe extern "C" fn gemv_int8(job: *const GemmArgs) {
 const MIN_COLS_INTERLEAVED: i64 = *INTERLEAVED_COLS.start() as i64;
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn quantise_int8_interleaved(job: *const QuantiseArgs) {
+unsafe extern "C-unwind" fn quantise_int8_interleaved(job: *const QuantiseArgs) {
     // SAFETY: generated code passes a valid argument struct.
     if unsafe { &*job }.n_cols < MIN_COLS_INTERLEAVED {
         // SAFETY: as above; the memory suffices for either layout.
@@ -178,7 +178,7 @@ unsafe extern "C" fn quantise_int8_interleaved(job: *const QuantiseArgs) {
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn gemm_int8_interleaved(job: *const GemmArgs) {
+unsafe extern "C-unwind" fn gemm_int8_interleaved(job: *const GemmArgs) {
     // SAFETY: generated code passes a valid argument struct.
     if unsafe { &*job }.n_cols < MIN_COLS_INTERLEAVED {
         // SAFETY: as above; these columns were quantised for it.
@@ -190,14 +190,14 @@ unsafe extern "C" fn gemm_int8_interleaved(job: *const GemmArgs) {
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn quantise_int8_amx(job: *const QuantiseArgs) {
+unsafe extern "C-unwind" fn quantise_int8_amx(job: *const QuantiseArgs) {
     // SAFETY: generated code passes a valid argument struct.
     let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Int8Amx) }) else { return };
     quantise_amx::quantise(&mut job);
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn gemm_int8_amx(job: *const GemmArgs) {
+unsafe extern "C-unwind" fn gemm_int8_amx(job: *const GemmArgs) {
     // SAFETY: generated code passes a valid argument struct.
     let Some(job) = (unsafe { view::gemm(job, view::Layout::Int8Amx) }) else { return };
     // SAFETY: the table belongs to a level that has AMX and the permission.
@@ -207,14 +207,14 @@ unsafe extern "C" fn gemm_int8_amx(job: *const GemmArgs) {
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn quantise_int14(job: *const QuantiseArgs) {
+unsafe extern "C-unwind" fn quantise_int14(job: *const QuantiseArgs) {
     // SAFETY: generated code passes a valid argument struct.
     let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Int14) }) else { return };
     gemm_int14::quantise(&mut job);
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn gemm_int14(job: *const GemmArgs) {
+unsafe extern "C-unwind" fn gemm_int14(job: *const GemmArgs) {
     // SAFETY: generated code passes a valid argument struct.
     let Some(job) = (unsafe { view::gemm(job, view::Layout::Int14) }) else { return };
     match job.w.storage {
@@ -225,7 +225,7 @@ unsafe extern "C" fn gemm_int14(job: *const GemmArgs) {
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn to_bf16_tiles(job: *const Bf16Args) {
+unsafe extern "C-unwind" fn to_bf16_tiles(job: *const Bf16Args) {
     // SAFETY: generated code passes a valid argument struct.
     let Some(mut job) = (unsafe { view::bf16(job) }) else { return };
     bf16_tiles::convert(&mut job);
@@ -242,7 +242,7 @@ fn bf16_parts(storage: Storage) -> Option<i64> {
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni,avx512bf16")]
-unsafe extern "C" fn gemm_bf16(job: *const GemmArgs) {
+unsafe extern "C-unwind" fn gemm_bf16(job: *const GemmArgs) {
     // SAFETY: generated code passes a valid argument struct.
     let Some(job) = (unsafe { view::gemm(job, view::Layout::Bf16Tiles) }) else { return };
     match job.w.storage {
@@ -261,7 +261,7 @@ fn amx_bf16_parts(storage: Storage) -> Option<i64> {
 }
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn gemm_bf16_amx(job: *const GemmArgs) {
+unsafe extern "C-unwind" fn gemm_bf16_amx(job: *const GemmArgs) {
     // SAFETY: generated code passes a valid argument struct.
     let Some(job) = (unsafe { view::gemm(job, view::Layout::Bf16Tiles) }) else { return };
     // SAFETY: the table belongs to a level that has AMX and the permission.
@@ -284,7 +284,7 @@ unsafe extern "C" fn gemm_bf16_amx(job: *const GemmArgs) {
 const MANY_MIXED: usize = 8;
 
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C" fn weighted_sum_amx(address: *const WeightedSumArgs) {
+unsafe extern "C-unwind" fn weighted_sum_amx(address: *const WeightedSumArgs) {
     // SAFETY: generated code passes a valid argument struct.
     let Some(job) = (unsafe { view::weighted_sum(address) }) else { return };
     let has_amx = matches!(job.v.storage, Storage::F16 | Storage::Q8_0);

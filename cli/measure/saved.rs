@@ -3,7 +3,6 @@
 //! In: a folder, and what was measured. Out: a file named for the time, with the commit, the command line, the model,
 //! the machine and every test. No file is ever replaced.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,7 +12,7 @@ use fusebox::open::Opened;
 use fusebox::template::strftime;
 use serde_json::{Map, Value, json};
 
-use crate::inspect;
+use crate::explain::inspect;
 
 /// The version of the keys.
 const SCHEMA: u64 = 1;
@@ -34,14 +33,6 @@ pub(crate) struct Run<'r> {
 /// The commit that this program is built from; none where that is unknown. A `+` after it stands for changed files.
 pub(crate) fn commit() -> Option<&'static str> {
     Some(env!("FUSEBOX_COMMIT")).filter(|commit| !commit.is_empty())
-}
-
-/// Makes the folder, before anything is measured in vain.
-pub(crate) fn make_folder(folder: &Path) -> Result<(), String> {
-    if folder.exists() && !folder.is_dir() {
-        return Err(format!("{}: expected a folder, found a file", folder.display()));
-    }
-    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))
 }
 
 /// Writes a file into a folder; `more` are the results.

@@ -15,10 +15,11 @@ use serde_json::{Map, Value as Json, json};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use crate::model::{DeviceFlags, ModelName};
-use crate::output::print;
-use crate::perplexity::Estimate;
-use crate::progress::Progress;
+use crate::flags::given::Given;
+use crate::flags::model::{DeviceFlags, ModelName};
+use crate::measure::perplexity::Estimate;
+use crate::terminal::output::print;
+use crate::terminal::progress::Progress;
 
 /// What to inspect.
 #[derive(Args)]
@@ -44,6 +45,9 @@ pub(crate) struct Total {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let path = arguments.model.path()?;
     let checkpoint = open(&path).map_err(|error| error.to_string())?;
+    if let Some(text) = &arguments.perplexity {
+        Given::new("--perplexity", text).check_text()?;
+    }
     let estimate = arguments.perplexity.as_deref().map(|text| score(&path, text)).transpose()?;
     if arguments.json {
         let mut json = to_json(&checkpoint);

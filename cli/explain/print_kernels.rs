@@ -24,7 +24,7 @@ use fusebox_compiler::schedule::{KernelId, Plan, Step};
 use fusebox_compiler::target::{Target, Work};
 use serde_json::{Value, json};
 
-use crate::output;
+use crate::terminal::output;
 
 /// Columns of the table of times, where no terminal has fewer.
 const WIDTH: usize = 120;

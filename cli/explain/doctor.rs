@@ -19,7 +19,7 @@ use fusebox_compiler::target::Target;
 use fusebox_runtime::device::Found;
 use serde_json::{Value, json};
 
-use crate::output::print;
+use crate::terminal::output::print;
 
 /// How to print it.
 #[derive(Args)]

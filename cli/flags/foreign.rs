@@ -7,7 +7,7 @@
 
 use std::ffi::OsString;
 
-use crate::output::note;
+use crate::terminal::output::note;
 
 /// What becomes of a spelling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use fusebox_compiler::options::Options;
 use fusebox_compiler::pipeline::compile;
 use fusebox_compiler::tensor::sym::Sym;
 
-use crate::output;
+use crate::terminal::output;
 
 /// Shows the kernels of a block.
 pub(crate) fn show(name: &str, example: &str) -> Result<(), String> {

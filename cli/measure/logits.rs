@@ -14,10 +14,12 @@ use fusebox::sample;
 use fusebox::text::table::table;
 use fusebox::tokenizer::Tokenizer;
 
-use crate::model::NamedModel;
-use crate::progress::Progress;
-use crate::prompt::{Prompt, PromptFlags, open_tokenizer};
-use crate::{npy, output};
+use crate::flags::given::Given;
+use crate::flags::model::NamedModel;
+use crate::flags::prompt::{Prompt, PromptFlags, open_tokenizer};
+use crate::measure::npy;
+use crate::terminal::output;
+use crate::terminal::progress::Progress;
 
 /// Tokens in the table.
 const N_SHOWN: usize = 10;
@@ -51,6 +53,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     };
     if arguments.all && arguments.output.is_none() && !arguments.json {
         return Err("--all is too much for a table; add -o FILE or --json".to_owned());
+    }
+    if let Some(path) = &arguments.output {
+        Given::new("--output", path).check_target()?;
     }
     let n_threads = n_threads(arguments.threads)?;
     let mut progress = Progress::new(2);

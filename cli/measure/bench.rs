@@ -24,12 +24,13 @@ use fusebox_runtime::session::classes::Form;
 use fusebox_runtime::session::engine::{Engine, Piece, SequenceId};
 use serde_json::{Map, Value, json};
 
-use crate::model::{KvPoolFlags, NamedModel};
-use crate::output::{note, print};
-use crate::perplexity::Estimate;
-use crate::print_kernels::{bytes_of_step, percent};
-use crate::progress::Progress;
-use crate::saved::{self, Run};
+use crate::explain::print_kernels::{bytes_of_step, percent};
+use crate::flags::given::Given;
+use crate::flags::model::{KvPoolFlags, NamedModel};
+use crate::measure::perplexity::Estimate;
+use crate::measure::saved::{self, Run};
+use crate::terminal::output::{note, print};
+use crate::terminal::progress::Progress;
 
 /// The largest batch.
 const MAX_BATCH: usize = 256;
@@ -164,7 +165,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         return Err("-o csv has no column for a perplexity, expected -o md or -o json".to_owned());
     }
     if let Some(folder) = &arguments.save {
-        saved::make_folder(folder)?;
+        Given::new("--save", folder).make_folder()?;
+    }
+    if let Some(path) = &arguments.perplexity {
+        Given::new("--perplexity", path).check_text()?;
     }
     let threads = arguments.threads.iter().map(|n| n_threads(Some(*n)));
     let mut threads = threads.collect::<Result<Vec<usize>, String>>()?;

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use fusebox::blocks;
-use fusebox::files;
 use fusebox::host::milliseconds;
 use fusebox::nn::step::Step;
 use fusebox::open::n_threads;
@@ -24,11 +23,12 @@ use fusebox_runtime::session::cache::tell;
 use fusebox_runtime::session::classes::{Class, Form};
 use serde_json::{Map, Value, json};
 
-use crate::model::DeviceFlags;
-use crate::output;
-use crate::print_kernels::sources;
-use crate::progress::Progress;
-use crate::timed::Timed;
+use crate::explain::print_kernels::sources;
+use crate::flags::given::Given;
+use crate::flags::model::DeviceFlags;
+use crate::measure::timed::Timed;
+use crate::terminal::output;
+use crate::terminal::progress::Progress;
 
 /// The most sequences of a step.
 const MAX_BATCH: usize = 256;
@@ -164,18 +164,13 @@ fn graph(arguments: &Arguments) -> Result<Graph, String> {
 }
 
 fn graph_of_file(path: &Path) -> Result<Graph, String> {
-    let text = if path == Path::new("-") {
-        files::standard_input(MAX_GRAPH_BYTES)
-    } else {
-        files::text(path, MAX_GRAPH_BYTES)
-    };
     // A file that is no text may well be a model.
     let is_model = || path.is_dir() || weights::open(path).is_ok();
-    let text = text.map_err(|error| {
+    let text = Given::new("FILE", path).text(MAX_GRAPH_BYTES).map_err(|error| {
         if is_model() {
             return format!("{} is a model, expected a graph as text; -m takes a model", path.display());
         }
-        error.to_string()
+        error
     })?;
     parse::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
 }

@@ -14,9 +14,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use fusebox::context::ContextLimit;
-use fusebox::files;
 use fusebox::tokenizer::Tokenizer;
 use fusebox::weights::Checkpoint;
+
+use crate::flags::given::Given;
 
 /// The largest text file that is read.
 const MAX_BYTES: usize = 16 << 20;
@@ -47,7 +48,7 @@ impl PromptFlags {
         Ok(match (&self.tokens, &self.prompt, &self.file) {
             (Some(tokens), ..) => Some(Prompt::Tokens(tokens.clone())),
             (None, Some(text), _) => Some(Prompt::Text(text.clone())),
-            (None, None, Some(path)) => Some(Prompt::Text(read_file(path)?)),
+            (None, None, Some(path)) => Some(Prompt::Text(read_file("--file", path)?)),
             (None, None, None) => None,
         })
     }
@@ -98,7 +99,7 @@ pub(crate) fn piped(is_beside_words: bool) -> Result<Option<String>, String> {
     if stdin().is_terminal() || (is_beside_words && !is_pipe_or_file()) {
         return Ok(None);
     }
-    Ok(Some(read_file(Path::new("-"))?).filter(|text| !text.trim().is_empty()))
+    Ok(Some(read_file("standard input", Path::new("-"))?).filter(|text| !text.trim().is_empty()))
 }
 
 #[cfg(unix)]
@@ -113,10 +114,8 @@ fn is_pipe_or_file() -> bool {
     true
 }
 
-fn read_file(path: &Path) -> Result<String, String> {
-    let text =
-        if path == Path::new("-") { files::standard_input(MAX_BYTES) } else { files::text(path, MAX_BYTES) };
-    let mut text = text.map_err(|error| error.to_string())?;
+fn read_file(flag: &str, path: &Path) -> Result<String, String> {
+    let mut text = Given::new(flag, path).text(MAX_BYTES)?;
     let n_kept =
         text.strip_suffix('\n').map_or(text.len(), |line| line.strip_suffix('\r').unwrap_or(line).len());
     text.truncate(n_kept);

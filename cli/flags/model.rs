@@ -15,11 +15,11 @@ use fusebox::watch::{Event, Watch, unwatched};
 use fusebox::{KvPool, Run};
 use serde_json::Value;
 
-use crate::adapters::AdapterFlags;
+use crate::flags::adapters::AdapterFlags;
 #[cfg(feature = "hub")]
-use crate::hub;
-use crate::output::note;
-use crate::progress::{Progress, overwrite};
+use crate::flags::fetch;
+use crate::terminal::output::note;
+use crate::terminal::progress::{Progress, overwrite};
 
 /// From this size on, an upload of weights is noted even where standard error is no terminal.
 const LARGE_UPLOAD: usize = 1 << 30;
@@ -247,7 +247,7 @@ fn open_as(
 /// The path of the model of this name, with bars of what is fetched; without a name the default model.
 pub(crate) fn model_path(name: Option<&Path>) -> Result<PathBuf, String> {
     #[cfg(feature = "hub")]
-    let find = hub::path_of;
+    let find = fetch::path_of;
     #[cfg(not(feature = "hub"))]
     let find = |_: &Path| Ok(None);
     open::model_path(name, find)

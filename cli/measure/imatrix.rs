@@ -9,10 +9,11 @@ use clap::Args;
 use fusebox::open::n_threads;
 use fusebox::text::amount::{bytes, counted};
 
-use crate::model::NamedModel;
-use crate::output::print;
-use crate::perplexity::{bos_of, text_of, tokenizer_of};
-use crate::progress::Progress;
+use crate::flags::given::Given;
+use crate::flags::model::NamedModel;
+use crate::measure::perplexity::{bos_of, text_of, tokenizer_of};
+use crate::terminal::output::print;
+use crate::terminal::progress::Progress;
 
 /// What to read.
 #[derive(Args)]
@@ -42,7 +43,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     if arguments.chunks == Some(0) {
         return Err("--chunks is 0, expected at least 1".to_owned());
     }
-    let text = text_of(&arguments.file)?;
+    let text = text_of("--file", &arguments.file)?;
+    Given::new("--output", &arguments.output).check_target()?;
     let mut progress = Progress::new(1);
     let mut opened = arguments.model.open(&mut progress, false)?;
     drop(progress);

@@ -11,7 +11,7 @@ use fusebox::generate::{Generator, Timing};
 use fusebox::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
-use crate::model::ModelFlags;
+use crate::flags::model::ModelFlags;
 
 /// Speculative decoding.
 #[derive(Args)]
@@ -77,7 +77,10 @@ impl DraftFlags {
             return Err(format!("--draft is {name}, expected ngram or a model; --draft-max is a number"));
         }
         check_most(self.draft_max)?;
-        let mut open = |name: &Path| flags.open_other(name, is_quiet);
+        let mut open = |name: &Path| {
+            let opened = flags.open_other(name, is_quiet);
+            opened.map_err(|error| format!("--draft takes ngram or a model: {error}"))
+        };
         drafts::begin(generator, (name, self.draft_max), by, &mut open)
     }
 

@@ -19,11 +19,12 @@ use fusebox::sample;
 use fusebox::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
-use crate::evict::EvictFlags;
-use crate::model::NamedModel;
-use crate::output;
-use crate::progress::Progress;
-use crate::prompt::open_tokenizer;
+use crate::flags::evict::EvictFlags;
+use crate::flags::given::Given;
+use crate::flags::model::NamedModel;
+use crate::flags::prompt::open_tokenizer;
+use crate::terminal::output;
+use crate::terminal::progress::Progress;
 
 /// The largest text that is read.
 const MAX_TEXT_BYTES: usize = 256 << 20;
@@ -107,7 +108,7 @@ pub(crate) struct Estimate {
 impl Estimate {
     /// The perplexity of the text in a file, in chunks of the usual length, or of the model's context.
     pub(crate) fn of_file(opened: &mut Opened, path: &Path, n_threads: usize) -> Result<Self, String> {
-        let text = text_of(path)?;
+        let text = text_of("--perplexity", path)?;
         let context = CONTEXT.min(opened.model.config.context);
         let tokenizer = tokenizer_of(opened)?;
         let tokens = tokens_of(&tokenizer, &text, context, "`fusebox perplexity -c` makes them shorter")?;
@@ -169,12 +170,19 @@ struct Base {
 /// Scores the text.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let n_threads = n_threads(arguments.threads)?;
-    let mut base = arguments.kl.as_deref().map(Base::open).transpose()?;
+    let base = arguments.kl.as_deref().map(|path| {
+        Given::new("--kl", path).check_file("a file that --save or llama.cpp wrote")?;
+        Base::open(path)
+    });
+    let mut base = base.transpose()?;
     let context = base.as_ref().map_or(arguments.context, |base| base.context);
     if context < 4 {
         return Err(format!("--context is {context}, expected at least 4"));
     }
-    let text = arguments.file.as_deref().map(text_of).transpose()?;
+    let text = arguments.file.as_deref().map(|path| text_of("--file", path)).transpose()?;
+    if let Some(path) = &arguments.save {
+        Given::new("--save", path).check_target()?;
+    }
     let mut progress = Progress::new(2);
     let mut opened = arguments.model.open(&mut progress, arguments.json)?;
     let tokenizer = tokenizer_of(&opened)?;
@@ -223,13 +231,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
 }
 
 /// The text in a file, or on standard input.
-pub(crate) fn text_of(path: &Path) -> Result<String, String> {
-    let text = if path == Path::new("-") {
-        files::standard_input(MAX_TEXT_BYTES)
-    } else {
-        files::text(path, MAX_TEXT_BYTES)
-    };
-    text.map_err(|error| error.to_string())
+pub(crate) fn text_of(flag: &str, path: &Path) -> Result<String, String> {
+    Given::new(flag, path).text(MAX_TEXT_BYTES)
 }
 
 pub(crate) fn tokenizer_of(opened: &Opened) -> Result<Tokenizer, String> {

@@ -9,7 +9,7 @@ use clap_complete::Shell;
 use clap_mangen::Man as Page;
 use fusebox::files;
 
-use crate::output;
+use crate::terminal::output;
 
 /// How every manual page begins.
 const MAGIC: &[u8] = b".ie \\n(.g .ds Aq";

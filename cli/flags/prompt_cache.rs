@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use clap::Args;
 use fusebox::generate::Generator;
 
+use crate::flags::given::Given;
+
 /// Where the KV cache of a prompt is kept.
 #[derive(Args)]
 pub(crate) struct PromptCache {
@@ -30,10 +32,16 @@ impl PromptCache {
             let sentence = "--prompt-cache is for one prompt; in a chat /save and /load keep the messages";
             return Err(sentence.to_owned());
         };
+        let given = Given::new("--prompt-cache", path);
         if self.is_read_only || path.exists() {
+            given.check_file("a file that an earlier --prompt-cache wrote")?;
             generator.restore(path).map_err(|error| error.to_string())?;
         }
-        if self.is_read_only || self.is_all {
+        if self.is_read_only {
+            return Ok(());
+        }
+        given.check_target()?;
+        if self.is_all {
             return Ok(());
         }
         generator.prefill(prompt).and_then(|()| generator.save(path)).map_err(|error| error.to_string())

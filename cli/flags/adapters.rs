@@ -8,6 +8,11 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use fusebox::adapters::{Adapters, Choice};
 
+use crate::flags::given::Given;
+
+/// What is accepted as a LoRA adapter.
+pub(crate) const ADAPTER: &str = "a GGUF file or a folder of PEFT";
+
 /// LoRA adapters and control vectors.
 #[derive(Args, Clone, Default)]
 pub(crate) struct AdapterFlags {
@@ -59,6 +64,12 @@ impl AdapterFlags {
         }
         let vectors =
             with_scales("--control-vector-scaled", &self.control_vector, &self.control_vector_scaled)?;
+        for path in loras.iter().map(|(path, _)| path).chain(choices.iter().map(|own| &own.path)) {
+            Given::new("--lora", path).check_there(ADAPTER)?;
+        }
+        for (path, _) in &vectors {
+            Given::new("--control-vector", Path::new(path)).check_file("a GGUF file")?;
+        }
         Ok(Adapters {
             loras,
             choices,

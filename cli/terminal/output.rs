@@ -10,7 +10,7 @@ use std::process::exit;
 
 use console::Term;
 
-use crate::progress;
+use crate::terminal::progress;
 
 /// Prints a piece of an answer at once.
 pub(crate) fn stream(text: &str) -> ControlFlow<()> {
