@@ -22,7 +22,7 @@ const LARGE_FOLDERS: &[(&str, usize)] = &[
     ("cli", 35),
     ("examples", 13),
     ("models/src", 13),
-    ("runtime/src/weights", 18),
+    ("runtime/src/weights", 16),
     ("serve/src", 34),
     ("src", 15),
     ("tests/commands", 20),
