@@ -124,16 +124,27 @@ impl Made {
 
     /// Writes a folder with these tensors.
     pub(crate) fn folder_of(&self, path: &Path, model_type: &str, pieces: Vec<(String, Tensor)>) {
+        let dtype = |own: &Tensor| own.format.name().to_uppercase();
+        let pieces = pieces.into_iter().map(|(name, own)| (name, dtype(&own), own.shape, own.bytes));
+        self.folder_with(path, model_type, pieces.collect());
+    }
+
+    /// The same with names, types, shapes and bytes.
+    pub(crate) fn folder_with(
+        &self,
+        path: &Path,
+        model_type: &str,
+        pieces: Vec<(String, String, Vec<usize>, Vec<u8>)>,
+    ) {
         let mut facts = published_facts(&self.config);
         facts.insert("model_type".to_owned(), json!(model_type));
         facts.extend(self.facts.clone());
         facts.retain(|key, _| self.facts.get(key) != Some(&Json::Null));
         let (mut header, mut data) = (Map::new(), Vec::new());
-        for (name, own) in pieces {
-            let offsets = [data.len(), data.len() + own.bytes.len()];
-            let dtype = own.format.name().to_uppercase();
-            header.insert(name, json!({"dtype": dtype, "shape": own.shape, "data_offsets": offsets}));
-            data.extend(own.bytes);
+        for (name, dtype, shape, bytes) in pieces {
+            let offsets = [data.len(), data.len() + bytes.len()];
+            header.insert(name, json!({"dtype": dtype, "shape": shape, "data_offsets": offsets}));
+            data.extend(bytes);
         }
         let header = Json::Object(header).to_string();
         let whole = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat();

@@ -1,6 +1,6 @@
-//! Whole checkpoints packed by GPTQ or AWQ.
+//! Whole checkpoints packed by GPTQ, AWQ, `compressed-tensors` or MLX.
 //!
-//! In: small models whose matrices are rounded to four bits here. Out: the logits of the same model with the rounded
+//! In: small models whose matrices are rounded here. Out: the logits of the same model with the rounded
 //! weights in single precision.
 
 use std::path::{Path, PathBuf};
@@ -9,6 +9,9 @@ use fusebox_compiler::options::Numbers;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::config::{Experts, Latent, Pairing, Rope};
 use fusebox_models::load::Model;
+use fusebox_models::naming::tensors::Names;
+use fusebox_runtime::weights::Kind;
+use half::f16;
 use serde_json::{Value as Json, json};
 use support::own::path;
 use support::packing::{self, Matrix};
@@ -184,4 +187,144 @@ fn packed_latents_are_expanded_by_one_matrix() {
     for name in ["gptq-64", "awq-32"] {
         named(name).check(&latents(), "deepseek_v2");
     }
+}
+
+/// A way to quantise a matrix: what it is made of, by name, type, shape and bytes, and what it then stands for.
+type Quantise = fn(&str, &[f32], &[usize]) -> (Vec<(String, String, Vec<usize>, Vec<u8>)>, Vec<f32>);
+
+/// Bytes with a sign, and a scale in single precision for each row.
+fn bytes_by_row(base: &str, numbers: &[f32], shape: &[usize]) -> (Vec<Piece>, Vec<f32>) {
+    let (mut codes, mut scales, mut rounded) = (Vec::new(), Vec::new(), Vec::new());
+    for row in numbers.chunks_exact(shape[1]) {
+        let scale = row.iter().fold(1e-6_f32, |most, x| most.max(x.abs())) / 127.0;
+        let row: Vec<f32> = row.iter().map(|x| (x / scale).round()).collect();
+        codes.extend(row.iter().map(|q| (*q as i8).cast_unsigned()));
+        rounded.extend(row.iter().map(|q| q * scale));
+        scales.extend(scale.to_le_bytes());
+    }
+    let of = |part: &str, dtype: &str, shape: &[usize], bytes: Vec<u8>| {
+        (format!("{base}.{part}"), dtype.to_owned(), shape.to_vec(), bytes)
+    };
+    (vec![of("weight", "I8", shape, codes), of("weight_scale", "F32", &[shape[0], 1], scales)], rounded)
+}
+
+/// Four bits with a scale and a bias for each 32.
+fn with_biases(base: &str, numbers: &[f32], shape: &[usize]) -> (Vec<Piece>, Vec<f32>) {
+    let (mut words, mut rounded) = (Vec::new(), Vec::new());
+    let (mut scales, mut biases) = (Vec::new(), Vec::new());
+    for group in numbers.chunks_exact(32) {
+        let [least, most] = [f32::min, f32::max].map(|pick| group.iter().copied().reduce(pick).unwrap());
+        let [scale, bias] = [((most - least) / 15.0).max(1e-4), least].map(f16::from_f32);
+        let codes = group.iter().map(|x| ((x - bias.to_f32()) / scale.to_f32()).round().clamp(0.0, 15.0));
+        let codes: Vec<f32> = codes.collect();
+        rounded.extend(codes.iter().map(|q| q * scale.to_f32() + bias.to_f32()));
+        words.extend(codes.chunks(2).map(|two| two[0] as u8 | (two[1] as u8) << 4));
+        scales.extend(scale.to_le_bytes());
+        biases.extend(bias.to_le_bytes());
+    }
+    let (outer, columns) = shape.split_at(shape.len() - 1);
+    let of = |part: &str, dtype: &str, width: usize, bytes: Vec<u8>| {
+        (format!("{base}.{part}"), dtype.to_owned(), [outer, &[columns[0] / width]].concat(), bytes)
+    };
+    let parts =
+        [of("weight", "U32", 8, words), of("scales", "F16", 32, scales), of("biases", "F16", 32, biases)];
+    (parts.into(), rounded)
+}
+
+/// Name, type, shape and bytes of a tensor.
+type Piece = (String, String, Vec<usize>, Vec<u8>);
+
+/// Writes a model twice, rounded and quantised, and compares what both answer.
+fn check_made(
+    made: &Made,
+    pieces: Vec<(String, Tensor)>,
+    name: &str,
+    says: (&str, Json),
+    quantise: Quantise,
+) {
+    let (key, says) = says;
+    let [plain, quantised] = ["plain", "made"].map(|kind| path(&format!("{kind}-{name}")));
+    let (mut rounded, mut parts) = (Vec::new(), Vec::new());
+    for (full, own) in pieces {
+        let is_matrix = own.shape.len() > 1 && own.shape[own.shape.len() - 1].is_multiple_of(32);
+        let is_router = full.contains(".mlp.gate.");
+        let base = full.strip_suffix(".weight").filter(|_| is_matrix && !is_router);
+        let Some(base) = base else {
+            parts.push((
+                full.clone(),
+                own.format.name().to_uppercase(),
+                own.shape.clone(),
+                own.bytes.clone(),
+            ));
+            rounded.push((full, own));
+            continue;
+        };
+        let numbers = own.format.decode_all(&own.bytes, own.shape.iter().product()).unwrap();
+        let (made, numbers) = quantise(base, &numbers, &own.shape);
+        parts.extend(made);
+        let bytes = numbers.into_iter().flat_map(f32::to_le_bytes).collect();
+        rounded.push((full, Tensor { bytes, format: Format::F32, ..own }));
+    }
+    let model_type = name.split('-').next().unwrap();
+    made.folder_of(&plain, model_type, rounded);
+    let mut made = made.clone();
+    made.facts.insert(key.to_owned(), says);
+    made.folder_with(&quantised, model_type, parts);
+    let expected = logits(&plain, Numbers::Single);
+    for (numbers, bar) in [(Numbers::Single, SAME), (Numbers::Quantised, ROUNDED)] {
+        let error = relative_error(&logits(&quantised, numbers), &expected);
+        assert!(error <= bar, "{error:e} of {bar:e}: {name} {numbers}");
+    }
+}
+
+fn mixture() -> Made {
+    let heads = Grouped { qk_norm: true, ..grouped(4, 2, 32) };
+    let own = sizes(small(Attention::Grouped(heads), Format::F32));
+    Made::new(&Plain { experts: Some(Experts { ff: 64, ..experts(4, 2) }), ..own })
+}
+
+fn joint() -> Made {
+    let mut made = Made::new(&sizes(small(Attention::Grouped(grouped(4, 2, 32)), Format::F32)));
+    for block in 0..2 {
+        let of_block = |parts: &[&str]| -> Vec<String> {
+            parts.iter().map(|part| format!("blk.{block}.{part}")).collect()
+        };
+        made.join(&of_block(&["attn_q", "attn_k", "attn_v"]), &format!("blk.{block}.attn_qkv"));
+        made.join(&of_block(&["ffn_gate", "ffn_up"]), &format!("blk.{block}.ffn_gate_up"));
+    }
+    made
+}
+
+#[test]
+fn scales_behind_all_numbers_stay_with_their_rows() {
+    let says = || {
+        let weights = json!({"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": true});
+        let group = json!({"targets": ["Linear"], "weights": weights});
+        let all = json!({"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {"a": group}});
+        ("quantization_config", all)
+    };
+    for (made, name) in
+        [(joint(), "llama-bytes"), (mixture(), "qwen3_moe-bytes"), (latents(), "deepseek_v2-bytes")]
+    {
+        check_made(&made, made.published(), name, says(), bytes_by_row);
+    }
+}
+
+#[test]
+fn all_matrices_of_mlx_are_quantised() {
+    let says = || ("quantization", json!({"group_size": 32, "bits": 4}));
+    for (made, name) in [(joint(), "llama-mlx"), (latents(), "deepseek_v2-mlx")] {
+        check_made(&made, made.published(), name, says(), with_biases);
+    }
+    // Experts are one tensor.
+    let made = mixture();
+    let of_experts = |name: &String| name.contains(".experts.");
+    let mut pieces: Vec<_> = made.published().into_iter().filter(|(name, _)| !of_experts(name)).collect();
+    for (name, own) in made.tensors.iter().filter(|(name, _)| name.ends_with("_exps")) {
+        let names = Names::common(Kind::Safetensors).of(name);
+        let name =
+            names.into_iter().find(|name| name.contains("model.layers") && name.contains("switch_mlp"));
+        pieces.push((name.unwrap(), own.clone()));
+    }
+    check_made(&made, pieces, "qwen3_moe-mlx", says(), with_biases);
 }

@@ -14,14 +14,13 @@ use support::own::{path, write};
 mod ajc1;
 mod folder;
 mod gguf;
-mod packed;
+mod made;
 mod parts;
 mod qorus;
 mod quantize;
 mod quants;
 mod recorded;
 mod safetensors;
-mod scaled;
 
 /// Why a path is refused, without the path; the sentence must fit on one line.
 #[track_caller]

@@ -21,7 +21,7 @@ const MAX_CIRCLE: usize = 3;
 const LARGE_FOLDERS: &[(&str, usize)] = &[
     ("examples", 13),
     ("models/src", 13),
-    ("runtime/src/weights", 18),
+    ("runtime/src/weights", 16),
     ("serve/src", 34),
     ("src", 15),
     ("tests/commands", 21),

@@ -256,17 +256,14 @@ impl<'a> Search<'a> {
         let k = n_mixed.saturating_sub(n_heads * v) / 2 / n_heads;
         let n_rows = 2 * k + 2 * v;
         let format = self.checked(own, info, &[n_heads * n_rows, n_columns])?;
-        let row_bytes = info.n_bytes() / (n_heads * n_rows).max(1);
         let rows = |first: usize, n: usize| {
-            (0..n_heads).map(move |head| {
-                let first = head * n_rows + first;
-                first * row_bytes..(first + n) * row_bytes
-            })
+            (0..n_heads).map(move |head| head * n_rows + first..head * n_rows + first + n)
         };
-        let ranges = match part {
+        let rows: Vec<_> = match part {
             Part::Mixed => rows(0, k).chain(rows(k, k)).chain(rows(2 * k, v)).collect(),
             Part::Gate => rows(2 * k + v, v).collect(),
         };
+        let ranges = byte_ranges(info, format, n_heads * n_rows, &rows);
         Ok((Source::derived(Recipe::Rows { tensor: own.to_owned(), ranges }), format))
     }
 
@@ -283,9 +280,12 @@ impl<'a> Search<'a> {
         let expected = if name.ends_with(BIAS) { vec![total] } else { vec![total, n_columns] };
         let format = self.checked(&own, info, &expected)?;
         let first: usize = parts.iter().take_while(|part| *part != name).map(n_rows).sum();
-        let row_bytes = info.n_bytes() / total.max(1);
-        let bytes = first * row_bytes..(first + n_rows(&name.to_owned())) * row_bytes;
-        Ok(Some((run(own, info, bytes), format)))
+        let rows = first..first + n_rows(&name.to_owned());
+        let mut ranges = byte_ranges(info, format, total, &[rows]);
+        if let (Stored::As(_), 2..) = (info.stored, ranges.len()) {
+            return Ok(Some((Source::derived(Recipe::Rows { tensor: own, ranges }), format)));
+        }
+        Ok(Some((run(own, info, ranges.swap_remove(0)), format)))
     }
 
     /// Experts that are stored separately.
@@ -402,6 +402,21 @@ fn run(tensor: String, info: &TensorInfo, bytes: Range<usize>) -> Source {
         Stored::Other(ty) => Source::derived(Recipe::Expanded { tensor, bytes, ty }),
         Stored::As(_) => Source::Run { tensor, bytes },
     }
+}
+
+/// The bytes of some rows of a tensor; scales that follow all numbers have ranges of their own.
+fn byte_ranges(info: &TensorInfo, format: Format, n_rows: usize, rows: &[Range<usize>]) -> Vec<Range<usize>> {
+    let pieces = match (info.stored, format) {
+        (Stored::As(_), Format::Int8 { .. }) => {
+            vec![(0, info.n_elements()), (info.n_elements(), info.n_bytes() - info.n_elements())]
+        }
+        _ => vec![(0, info.n_bytes())],
+    };
+    let range = |(at, n_bytes): (usize, usize), rows: &Range<usize>| {
+        let row_bytes = n_bytes / n_rows.max(1);
+        at + rows.start * row_bytes..at + rows.end * row_bytes
+    };
+    pieces.into_iter().flat_map(|piece| rows.iter().map(move |rows| range(piece, rows))).collect()
 }
 
 /// Whether `merged` are `sizes` with adjacent ones multiplied.

@@ -8,8 +8,8 @@ use std::slice;
 use std::sync::OnceLock;
 
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_runtime::weights::Checkpoint;
 use fusebox_runtime::weights::expand::expand;
+use fusebox_runtime::weights::{Checkpoint, Stored, TensorInfo};
 
 /// How many elements are tested together.
 const PIECE_LEN: usize = 1 << 10;
@@ -134,11 +134,23 @@ impl Source {
     }
 }
 
+/// The bytes of a tensor in two parts: its scales are the second where they follow all numbers.
+fn numbers_and_scales<'a>(checkpoint: &'a Checkpoint, tensor: &str) -> (&'a [u8], &'a [u8]) {
+    let bytes = checkpoint.bytes(tensor).unwrap_or_default();
+    let info = checkpoint.tensors().get(tensor);
+    let n_numbers = info.filter(|info| matches!(info.stored, Stored::As(Format::Int8 { .. })));
+    bytes.split_at(n_numbers.map_or(bytes.len(), TensorInfo::n_elements))
+}
+
 impl Recipe {
     fn derive(&self, checkpoint: &Checkpoint) -> Vec<u8> {
         let stored = |tensor: &String| checkpoint.bytes(tensor).unwrap_or_default();
         match self {
-            Self::Concatenated(tensors) => tensors.iter().map(stored).collect::<Vec<_>>().concat(),
+            Self::Concatenated(tensors) => {
+                let parts = tensors.iter().map(|tensor| numbers_and_scales(checkpoint, tensor));
+                let (numbers, scales): (Vec<&[u8]>, Vec<&[u8]>) = parts.unzip();
+                [numbers, scales].concat().concat()
+            }
             Self::AsF32 { source, format, n_elements, number } => {
                 let bytes = source.transient_bytes(checkpoint);
                 let numbers = format.decode_all(&bytes, *n_elements).unwrap_or_default();

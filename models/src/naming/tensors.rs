@@ -304,7 +304,10 @@ impl Names {
             return ENCODER_PREFIXES.map(|prefix| format!("{prefix}{own}{ending}")).into();
         }
         let own = entry.or(in_list(&PARTS)).unwrap_or(part);
-        PREFIXES.map(|prefix| format!("{prefix}layers.{layer}.{own}{ending}")).into()
+        // MLX has another name for all experts together.
+        let mlx = own.contains("mlp.experts.").then(|| own.replace("mlp.experts.", "mlp.switch_mlp."));
+        let all = [Some(own), mlx.as_deref()].into_iter().flatten();
+        all.flat_map(|own| PREFIXES.map(|prefix| format!("{prefix}layers.{layer}.{own}{ending}"))).collect()
     }
 }
 

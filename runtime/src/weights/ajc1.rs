@@ -185,7 +185,7 @@ fn tensors(arrays: &[Array], n_layers: usize) -> IndexMap<String, TensorInfo> {
             };
             let end = start + array.n_bytes().expect("the length of the file was checked against it");
             let (shape, stored) = (array.shape.clone(), Stored::As(array.format));
-            tensors.insert(name, TensorInfo { shape, stored, file_idx: 0, remade: None, range: start..end });
+            tensors.insert(name, TensorInfo { shape, stored, file_idx: 0, made: None, range: start..end });
             start = end;
         }
     }

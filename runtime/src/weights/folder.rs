@@ -15,9 +15,11 @@ use serde_json::Value as Json;
 
 use crate::error::{Error, Place, quoted};
 use crate::weights::json::{self, Entries};
+use crate::weights::made;
+use crate::weights::made::part::{Folder, Part};
 use crate::weights::mapping::Mapping;
 use crate::weights::value::{List, Value};
-use crate::weights::{Checkpoint, Kind, packed, safetensors, scaled};
+use crate::weights::{Checkpoint, Kind, Stored, TensorInfo, safetensors};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -67,9 +69,31 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint, Error> {
         checkpoint.add(path, mapping, shard.tensors)?;
     }
     check_index(&checkpoint, &folder.join(INDEX), &index)?;
-    packed::unpack(folder, &mut checkpoint)?;
-    scaled::unpack(folder, &mut checkpoint)?;
+    make(folder, &mut checkpoint)?;
     Ok(checkpoint)
+}
+
+/// Puts the tensors that a quantised folder stands for in the place of those that they are made of.
+fn make(folder: &Path, checkpoint: &mut Checkpoint) -> Result<(), Error> {
+    let part = |info: &TensorInfo| Part {
+        shape: info.shape.clone(),
+        ty: info.stored.to_string(),
+        file_idx: info.file_idx,
+        range: info.range.clone(),
+    };
+    let parts = checkpoint.tensors().iter().map(|(name, info)| (name.clone(), part(info))).collect();
+    let plan =
+        made::plan(&Folder { path: folder, config: checkpoint.metadata(), parts, files: &checkpoint.files })?;
+    let taken: BTreeSet<&String> = plan.taken.iter().collect();
+    checkpoint.contents.tensors.retain(|name, _| !taken.contains(name));
+    for made in plan.made {
+        let (shape, stored) = (made.shape.clone(), Stored::As(made.format));
+        let idx = checkpoint.made.len();
+        let info = TensorInfo { shape, stored, file_idx: 0, made: Some(idx), range: 0..made.n_bytes };
+        checkpoint.contents.tensors.insert(made.name.clone(), info);
+        checkpoint.made.push(made);
+    }
+    Ok(())
 }
 
 /// The folder of a file that is all of its weights.

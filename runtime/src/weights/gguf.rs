@@ -282,7 +282,7 @@ fn tensor<'a>(reader: &mut Reader<'a>, alignment: usize) -> Result<(&'a str, Ten
         let expected = format!("an offset that is a multiple of {alignment} for tensor {}", quoted(name));
         reader.refuse(offset_at, expected, offset)
     })?;
-    Ok((name, TensorInfo { shape, stored: row.stored, file_idx: 0, remade: None, range }))
+    Ok((name, TensorInfo { shape, stored: row.stored, file_idx: 0, made: None, range }))
 }
 
 /// The sizes of a tensor, outermost first.

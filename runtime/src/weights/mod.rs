@@ -6,9 +6,9 @@
 //! A file is hostile until proven otherwise: a bad one is one sentence, and there is no checkpoint then. Each
 //! range lies inside its file, and a tensor's bytes have exactly the length that its shape and format need.
 //! Names are the file's own; what they mean to a model is not known here. One file a kind: `gguf.rs`
-//! with `parts.rs`, `safetensors.rs` with `folder.rs`, `packed.rs` and `scaled.rs`, `ajc1.rs`, `qorus.rs`; all read
-//! through `reader.rs`. GGUF files are written by `store.rs`. `expand.rs` has the formats
-//! that become another one before kernels read them.
+//! with `parts.rs`, `safetensors.rs` with `folder.rs`, `ajc1.rs`, `qorus.rs`; all read through `reader.rs`. GGUF files
+//! are written by `store.rs`. `expand.rs` has the formats that become another one before kernels read them, `made/` the
+//! tensors of quantised folders, which are made of several others.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,9 +19,8 @@ use fusebox_compiler::tensor::quant::Format;
 use indexmap::IndexMap;
 
 use crate::error::{Error, Place};
+use crate::weights::made::Made;
 use crate::weights::mapping::Mapping;
-use crate::weights::packed::Packed;
-use crate::weights::scaled::Scaled;
 use crate::weights::store::Entry;
 use crate::weights::value::Value;
 
@@ -33,13 +32,12 @@ mod ggml;
 mod gguf;
 mod json;
 mod lost_pages;
+mod made;
 mod mapping;
-mod packed;
 pub mod parts;
 mod qorus;
 mod reader;
 mod safetensors;
-mod scaled;
 pub mod store;
 pub mod value;
 
@@ -51,14 +49,7 @@ pub struct Checkpoint {
     nulls: BTreeSet<String>,
     files: Vec<(PathBuf, Mapping)>,
     /// Tensors whose bytes are made of other tensors.
-    remade: Vec<Remade>,
-}
-
-/// A tensor whose bytes are made of others on first use.
-#[derive(Debug)]
-enum Remade {
-    Packed(Packed),
-    Scaled(Scaled),
+    made: Vec<Made>,
 }
 
 /// What a file says of itself.
@@ -95,7 +86,7 @@ pub struct TensorInfo {
     /// Which of the checkpoint's files holds it.
     file_idx: usize,
     /// Or which of its tensors that are made of others it is.
-    remade: Option<usize>,
+    made: Option<usize>,
     range: Range<usize>,
 }
 
@@ -173,7 +164,7 @@ impl Checkpoint {
     /// One without files.
     fn new(kind: Kind, metadata: IndexMap<String, Value>, nulls: BTreeSet<String>) -> Self {
         let contents = Contents { kind, metadata, tensors: IndexMap::new() };
-        Self { contents, nulls, files: Vec::new(), remade: Vec::new() }
+        Self { contents, nulls, files: Vec::new(), made: Vec::new() }
     }
 
     /// A GGUF file that is not written yet: what it will say, with no bytes.
@@ -183,7 +174,7 @@ impl Checkpoint {
             shape: entry.shape.clone(),
             stored: entry.stored,
             file_idx: 0,
-            remade: None,
+            made: None,
             range: 0..0,
         };
         planned.contents.tensors = tensors.iter().map(|entry| (entry.name.clone(), info(entry))).collect();
@@ -239,14 +230,11 @@ impl Checkpoint {
         self.metadata().get(key)?.as_text()
     }
 
-    /// The bytes of a tensor, as mapped, or repacked on first use; none if there is no tensor of this name.
+    /// The bytes of a tensor, as mapped, or made on first use; none if there is no tensor of this name.
     pub fn bytes(&self, name: &str) -> Option<&[u8]> {
         let tensor = self.tensors().get(name)?;
-        if let Some(idx) = tensor.remade {
-            return self.remade.get(idx).map(|remade| match remade {
-                Remade::Packed(packed) => packed.bytes(&self.files),
-                Remade::Scaled(scaled) => scaled.bytes(&self.files),
-            });
+        if let Some(idx) = tensor.made {
+            return self.made.get(idx).map(|made| made.bytes(&self.files));
         }
         let (_, mapping) = self.files.get(tensor.file_idx)?;
         mapping.bytes().get(tensor.range.clone())

@@ -188,7 +188,7 @@ fn tensors(arrays: Vec<Array>) -> IndexMap<String, TensorInfo> {
                 shape: array.shape,
                 stored: Stored::As(array.format),
                 file_idx: 0,
-                remade: None,
+                made: None,
                 range,
             },
         )

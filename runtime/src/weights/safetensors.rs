@@ -97,7 +97,7 @@ fn tensor(json: &RawValue, data: Range<usize>) -> Result<TensorInfo, String> {
     let shape = shape.into_iter().map(usize::try_from).collect::<Result<_, _>>();
     let shape = shape.map_err(|_| "expected sizes that fit in memory, found larger ones".to_owned())?;
     let range = data.start + start as usize..data.start + end as usize;
-    Ok(TensorInfo { shape, stored, file_idx: 0, remade: None, range })
+    Ok(TensorInfo { shape, stored, file_idx: 0, made: None, range })
 }
 
 /// How elements of this type are stored, and in how many bytes each.

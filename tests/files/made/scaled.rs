@@ -2,34 +2,13 @@
 //!
 //! In: small tensors of bytes. Out: the numbers that they stand for, or the sentence.
 
-use fusebox_compiler::foundation::random::Random;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::weights::{Stored, open};
 use half::bf16;
 use serde_json::json;
-use support::packing::Tensor;
 
-use crate::packed::folder;
+use crate::made::{bytes, e4m3, folder, tensor};
 use crate::refusal;
-
-fn bytes(n: usize) -> Vec<u8> {
-    let mut random = Random::new(3);
-    // No number without a value.
-    (0..n).map(|_| random.below(256) as u8).map(|byte| if byte & 0x7f == 0x7f { 0 } else { byte }).collect()
-}
-
-fn tensor(name: &str, dtype: &'static str, shape: &[usize], bytes: Vec<u8>) -> Tensor {
-    (name.to_owned(), dtype, shape.to_vec(), bytes)
-}
-
-/// E4M3 by the bits of single precision; numbers below the normal ones are a mantissa times `2^-9`.
-fn e4m3(bits: u8) -> f32 {
-    let (sign, rest) = (u32::from(bits >> 7) << 31, u32::from(bits & 0x7f));
-    if rest < 8 {
-        return f32::from_bits(sign | (rest as f32 / 512.0).to_bits());
-    }
-    f32::from_bits(sign | ((rest << 20) + (120 << 23)))
-}
 
 #[test]
 fn tiles_of_fp8_share_a_scale() {
@@ -95,8 +74,9 @@ fn pairs_that_do_not_fit_are_refused() {
     for (method, tensors, sentence) in [
         (
             &json!({"quant_method": "fp8"}),
-            vec![a(&[2, 8]), scales(1)],
-            "`quantization_config.weight_block_size`: expected two sizes of the tiles that share a scale, found none",
+            vec![a(&[2, 8]), scales(3)],
+            "`a.weight_scale_inv`: expected one scale, one for each of 2 rows or for groups of 8 columns, or \
+             `weight_block_size` in the configuration, found [1, 3]",
         ),
         (
             &tiles,
@@ -108,7 +88,7 @@ fn pairs_that_do_not_fit_are_refused() {
         (
             &tiles,
             vec![tensor("a.weight", "I8", &[2, 2], bytes(4)), scales(1)],
-            "`a.weight`: expected f8_e4m3, found i8",
+            "`a.weight`: expected f8_e4m3, found i8 [2, 2]",
         ),
         (&mx, vec![blocks(8), exponents.clone()], "`a_blocks`: expected rows of blocks of 16 bytes"),
         (&mx, vec![exponents], "`a_blocks`: expected a tensor, found none"),
