@@ -24,6 +24,8 @@ use crate::weights::{Checkpoint, Kind, Stored, TensorInfo, safetensors};
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 const CONFIG: &str = "config.json";
+/// Folders of projections behind the model, as sentence-transformers has them: one matrix in each.
+const PROJECTIONS: [(&str, &str); 2] = [("2_Dense", "dense_2"), ("3_Dense", "dense_3")];
 
 /// The longest index and the longest configuration that are read.
 const MAX_INDEX_BYTES: usize = 64 << 20;
@@ -69,8 +71,25 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint, Error> {
         checkpoint.add(path, mapping, shard.tensors)?;
     }
     check_index(&checkpoint, &folder.join(INDEX), &index)?;
+    add_projections(folder, &mut checkpoint)?;
     make(folder, &mut checkpoint)?;
     Ok(checkpoint)
+}
+
+/// Adds the matrices of projections under the names that GGUF has for them.
+fn add_projections(folder: &Path, checkpoint: &mut Checkpoint) -> Result<(), Error> {
+    for (name, own) in PROJECTIONS {
+        let path = folder.join(name).join(SINGLE);
+        if !is_file(&path)? {
+            continue;
+        }
+        let mapping = Mapping::open(&path)?;
+        let read = safetensors::read(&path, mapping.bytes());
+        let read = read.or_else(|fault| mapping.check().and(Err(fault)))?;
+        let renamed = read.tensors.into_iter().map(|(name, info)| (name.replace("linear", own), info));
+        checkpoint.add(path, mapping, renamed.collect())?;
+    }
+    Ok(())
 }
 
 /// Puts the tensors that a quantised folder stands for in the place of those that they are made of.
@@ -82,11 +101,11 @@ fn make(folder: &Path, checkpoint: &mut Checkpoint) -> Result<(), Error> {
         range: info.range.clone(),
     };
     let parts = checkpoint.tensors().iter().map(|(name, info)| (name.clone(), part(info))).collect();
-    let plan =
-        made::plan(&Folder { path: folder, config: checkpoint.metadata(), parts, files: &checkpoint.files })?;
-    let taken: BTreeSet<&String> = plan.taken.iter().collect();
+    let (config, files) = (checkpoint.metadata(), &checkpoint.files[..]);
+    let unpacked = made::unpack(&Folder { path: folder, config, parts, files })?;
+    let taken: BTreeSet<&String> = unpacked.taken.iter().collect();
     checkpoint.contents.tensors.retain(|name, _| !taken.contains(name));
-    for made in plan.made {
+    for made in unpacked.made {
         let (shape, stored) = (made.shape.clone(), Stored::As(made.format));
         let idx = checkpoint.made.len();
         let info = TensorInfo { shape, stored, file_idx: 0, made: Some(idx), range: 0..made.n_bytes };

@@ -254,6 +254,14 @@ fn what_changes_weights_in_other_ways_is_refused_by_its_name() {
         refusal(&folder("without", &config("pack-quantized", 4), &tensors))
     };
     assert_eq!(without(2), "tensor `a.weight_scale`: expected a tensor, found none");
+    let empty = [
+        tensor("a.weight", "I8", &[1 << 40, 0], Vec::new()),
+        floats("a.weight_scale", "F32", &[1], &[0.1]).0,
+    ];
+    assert_eq!(
+        refusal(&folder("empty", &config("int-quantized", 8), &empty)),
+        "tensor `a.weight`: expected a matrix with elements, found [1099511627776, 0]"
+    );
     let modelopt = json!({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"});
     let sentence = refusal(&folder("algorithm", &modelopt, &INT4.made().0));
     assert!(sentence.contains("found `W4A8_AWQ`"), "{sentence}");

@@ -12,11 +12,11 @@
 use fusebox_compiler::tensor::quant::Format;
 
 use crate::error::{Error, Place, quoted};
-use crate::weights::made::Plan;
 use crate::weights::made::bits::Bits;
 use crate::weights::made::factors::{FLOATS, Factors, e4m3};
 use crate::weights::made::matrix::{Matrix, Meaning, Zeros};
 use crate::weights::made::part::Folder;
+use crate::weights::made::unpacked::Unpacked;
 use crate::weights::value::Value;
 
 const BITS: [u64; 6] = [2, 3, 4, 5, 6, 8];
@@ -29,9 +29,9 @@ struct Scheme {
 }
 
 /// Reads all modules that have scales.
-pub(super) fn read(folder: &Folder, plan: &mut Plan) -> Result<(), Error> {
+pub(super) fn read(folder: &Folder, to: &mut Unpacked) -> Result<(), Error> {
     for base in folder.parts.keys().filter_map(|name| name.strip_suffix(".scales")) {
-        add(folder, plan, base)?;
+        add(folder, to, base)?;
     }
     Ok(())
 }
@@ -70,7 +70,7 @@ fn scheme(folder: &Folder, base: &str) -> Result<Scheme, Error> {
 
 const MODES: [&str; 4] = ["affine", "mxfp4", "nvfp4", "mxfp8"];
 
-fn add(folder: &Folder, plan: &mut Plan, base: &str) -> Result<(), Error> {
+fn add(folder: &Folder, to: &mut Unpacked, base: &str) -> Result<(), Error> {
     let name = |part: &str| format!("{base}.{part}");
     let Scheme { mode, bits, group } = scheme(folder, base)?;
     let codes = folder.part(&name("weight"), &["u32"])?;
@@ -120,5 +120,5 @@ fn add(folder: &Folder, plan: &mut Plan, base: &str) -> Result<(), Error> {
     };
     let parts =
         ["weight", "scales", "biases"].map(name).into_iter().filter(|name| folder.parts.contains_key(name));
-    plan.add(folder, name("weight"), shape, matrix, parts.collect::<Vec<_>>())
+    to.add(folder, name("weight"), shape, matrix, parts.collect::<Vec<_>>())
 }
