@@ -24,6 +24,8 @@ use crate::weights::{Checkpoint, Kind, Stored, TensorInfo, safetensors};
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 const CONFIG: &str = "config.json";
+/// Where `ModelOpt` says how it quantised, if not in the configuration.
+const QUANT_CONFIG: &str = "hf_quant_config.json";
 /// Folders of projections behind the model, as sentence-transformers has them: one matrix in each.
 const PROJECTIONS: [(&str, &str); 2] = [("2_Dense", "dense_2"), ("3_Dense", "dense_3")];
 
@@ -61,7 +63,14 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint, Error> {
     };
     let shards: BTreeSet<&str> = index.values().map(String::as_str).collect();
     let names = if index.is_empty() { vec![SINGLE] } else { shards.into_iter().collect() };
-    let Config { values, nulls } = read_config(&folder.join(CONFIG))?;
+    let Config { mut values, nulls } = read_config(&folder.join(CONFIG))?;
+    let beside = read_config(&folder.join(QUANT_CONFIG))?;
+    if let Some(algorithm) = beside.values.get("quantization.quant_algo")
+        && !values.contains_key("quantization_config.quant_method")
+    {
+        values.insert("quantization_config.quant_method".to_owned(), Value::Text("modelopt".to_owned()));
+        values.insert("quantization_config.quant_algo".to_owned(), algorithm.clone());
+    }
     let mut checkpoint = Checkpoint::new(Kind::Safetensors, values, nulls);
     for name in names {
         let path = folder.join(name);

@@ -38,7 +38,7 @@ const FORMATS: [&str; 9] = [
     "mixed-precision",
     "dense",
 ];
-const MODELOPT: [&str; 8] = [
+const MODELOPT: [&str; 9] = [
     "FP8",
     "FP8_PER_CHANNEL_PER_TOKEN",
     "FP8_PB_WO",
@@ -46,6 +46,7 @@ const MODELOPT: [&str; 8] = [
     "NVFP4_AWQ",
     "W4A16_NVFP4",
     "W4A8_NVFP4_FP8",
+    "MXFP8",
     "MIXED_PRECISION",
 ];
 
@@ -74,7 +75,7 @@ pub(super) fn read(folder: &Folder, to: &mut Unpacked) -> Result<(), Error> {
 
 /// Reads the modules of `ModelOpt`.
 pub(super) fn read_modelopt(folder: &Folder, to: &mut Unpacked) -> Result<(), Error> {
-    let algorithm = folder.text("quant_algo");
+    let algorithm = folder.text("quant_algo").or_else(|| folder.text("quantization.quant_algo"));
     if let Some(other) = algorithm.filter(|algorithm| !MODELOPT.contains(algorithm)) {
         let what = format!("expected one of {}, found {}", MODELOPT.join(", "), quoted(other));
         return Err(folder.unsupported("quant_algo", what));

@@ -36,17 +36,20 @@ pub(super) fn read(folder: &Folder, to: &mut Unpacked) -> Result<(), Error> {
     Ok(())
 }
 
-/// What the configuration says of a module, or of all.
+/// Where the configuration says it: newer folders have it twice.
+const PLACES: [&str; 2] = ["quantization", "quantization_config"];
+
+/// Whether the configuration says that modules are quantised so.
+pub(super) fn is_said(folder: &Folder) -> bool {
+    PLACES.iter().any(|place| folder.config.contains_key(&format!("{place}.bits")))
+}
+
+/// What the configuration says of a module, or of all, and under which key.
 fn says<'a>(folder: &'a Folder, base: &str, name: &str) -> (String, Option<&'a Value>) {
-    let own = format!("quantization.{base}.{name}");
-    let value = folder.config.get(&own);
-    if value.is_some() {
-        (own, value)
-    } else {
-        let all = format!("quantization.{name}");
-        let value = folder.config.get(&all);
-        (all, value)
-    }
+    let keys = [format!("{base}.{name}"), name.to_owned()];
+    let keys = keys.iter().flat_map(|key| PLACES.map(|place| format!("{place}.{key}")));
+    let found = keys.filter_map(|key| Some((folder.config.get(&key)?, key))).next();
+    found.map_or_else(|| (format!("quantization.{name}"), None), |(value, key)| (key, Some(value)))
 }
 
 fn scheme(folder: &Folder, base: &str) -> Result<Scheme, Error> {

@@ -10,7 +10,6 @@
 use crate::error::{Error, quoted};
 use crate::weights::made::part::Folder;
 use crate::weights::made::unpacked::Unpacked;
-use crate::weights::value::Value;
 
 mod bits;
 mod bitsandbytes;
@@ -41,13 +40,7 @@ pub(super) fn unpack(folder: &Folder) -> Result<Unpacked, Error> {
             let what = format!("expected {METHODS}, found {}", quoted(other));
             return Err(folder.unsupported("quant_method", what));
         }
-        None if folder
-            .config
-            .get("quantization.bits")
-            .is_some_and(|bits| matches!(bits, Value::Unsigned(_))) =>
-        {
-            mlx::read(folder, &mut to)?;
-        }
+        None if mlx::is_said(folder) => mlx::read(folder, &mut to)?,
         None => {}
     }
     Ok(to)

@@ -102,7 +102,7 @@ impl Grid {
         if part.n_elements() == 1 {
             return one(part, [0, 0]);
         }
-        if part.n_elements() == n_rows {
+        if part.shape == [n_rows] || part.matrix() == Some([n_rows, 1]) {
             return one(part, [1, 0]);
         }
         match part.matrix() {
