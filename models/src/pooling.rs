@@ -33,6 +33,42 @@ struct Stated {
     pooling_mode_lasttoken: bool,
 }
 
+/// What sentence-transformers write of a projection.
+#[derive(Deserialize)]
+#[serde(expecting = "an object")]
+struct Projection {
+    #[serde(default)]
+    bias: bool,
+    activation_function: Option<String>,
+}
+
+/// Refuses projections of a folder that are more than a matrix, or are not there: vectors would be other ones.
+fn check_projections(checkpoint: &Checkpoint) -> Result<(), Error> {
+    for (idx, name) in files::PROJECTIONS.into_iter().enumerate() {
+        let folder = sidecar::in_folder(checkpoint, name);
+        if !folder.exists() {
+            continue;
+        }
+        let refused = |what: &str| {
+            Err(Error::Unsupported { path: folder.clone(), place: Place::Whole, what: what.to_owned() })
+        };
+        if idx > 1 {
+            return refused("expected at most two projections behind pooling, found more");
+        }
+        if !folder.join(files::PROJECTION_WEIGHTS).is_file() {
+            return refused("expected its weights in model.safetensors, found none");
+        }
+        let stated: Option<Projection> = sidecar::read_json(&folder.join(files::PROJECTION_CONFIG))?;
+        let is_identity = |name: &String| name.ends_with("Identity");
+        let is_linear = stated
+            .is_some_and(|own| !own.bias && own.activation_function.is_none_or(|name| is_identity(&name)));
+        if !is_linear {
+            return refused("expected a projection without bias and activation, found another");
+        }
+    }
+    Ok(())
+}
+
 impl Pooling {
     /// What a checkpoint says, if anything.
     ///
@@ -40,12 +76,7 @@ impl Pooling {
     /// Where the file of a folder is no JSON, or what is behind pooling is not read: vectors would be other ones.
     pub fn of(checkpoint: &Checkpoint) -> Result<Option<Self>, Error> {
         if checkpoint.kind() == Kind::Safetensors {
-            let projection = sidecar::in_folder(checkpoint, files::PROJECTION);
-            if projection.exists() {
-                let what =
-                    "a projection behind pooling is not read from a folder; GGUF files have it".to_owned();
-                return Err(Error::Unsupported { path: projection, place: Place::Whole, what });
-            }
+            check_projections(checkpoint)?;
             let stated: Option<Stated> = sidecar::read_json(&sidecar::in_folder(checkpoint, files::POOLING))?;
             return Ok(stated.and_then(|stated| {
                 let each = [

@@ -242,7 +242,8 @@ fn files_of_qorus_become_files_of_their_numbers() {
 }
 
 /// What GGUF has no key for, of the small decoders.
-const LOST: [(&str, &str); 3] = [
+const LOST: [(&str, &str); 4] = [
+    ("falcon-serial", "the places of norms of block 0"),
     ("bitnet", "the activation of block 0"),
     ("cohere2-moe", "the network of block 1"),
     ("falcon-h1", "factors on projections"),

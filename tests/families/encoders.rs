@@ -18,7 +18,7 @@ use fusebox_runtime::device::cpu::CpuDevice;
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
 use fusebox_runtime::weights;
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 use support::given::fixture;
 use support::own::path;
 use support::run::relative_error;
@@ -104,15 +104,71 @@ fn a_file_says_how_it_is_pooled() {
     assert!(files("bert").iter().all(|path| stated(path) == Some(Pooling::First)));
     let of_modern = files("modern-bert");
     assert_eq!(of_modern.iter().map(stated).collect::<Vec<_>>(), [None, Some(Pooling::Mean)]);
-    // A projection that is not read would make other vectors.
-    let folder = path("projected");
+}
+
+/// A folder with two projections behind pooling, of these shapes, and their numbers.
+fn projected(name: &str, config: &Json) -> (PathBuf, [Vec<f32>; 2]) {
+    let folder = path(name);
     let from = files("modern-bert").into_iter().find(|path| path.is_dir()).unwrap();
-    fs::create_dir_all(folder.join("2_Dense")).unwrap();
+    fs::create_dir_all(&folder).unwrap();
     for file in fs::read_dir(from).unwrap().flatten().filter(|file| file.path().is_file()) {
         fs::copy(file.path(), folder.join(file.file_name())).unwrap();
     }
+    let hidden = Model::embedder(&folder).unwrap().config.hidden;
+    let matrix = |name: &str, [rows, columns]: [usize; 2]| {
+        let numbers: Vec<f32> = (0..rows * columns).map(|i| ((i * 37 % 101) as f32 - 50.0) / 64.0).collect();
+        let entry = json!({"dtype": "F32", "shape": [rows, columns], "data_offsets": [0, 4 * numbers.len()]});
+        let header = json!({"linear.weight": entry}).to_string();
+        let data: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let file = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &data].concat();
+        fs::create_dir_all(folder.join(name)).unwrap();
+        fs::write(folder.join(name).join("model.safetensors"), file).unwrap();
+        fs::write(folder.join(name).join("config.json"), config.to_string()).unwrap();
+        numbers
+    };
+    let both = [matrix("2_Dense", [10, hidden]), matrix("3_Dense", [6, 10])];
+    (folder, both)
+}
+
+#[test]
+fn projections_of_a_folder_follow_pooling() {
+    let identity = json!({"bias": false, "activation_function": "torch.nn.modules.linear.Identity"});
+    let (folder, [first, second]) = projected("projected", &identity);
+    let plain = files("modern-bert").into_iter().find(|path| path.is_dir()).unwrap();
+    let vector = |path: &Path| {
+        let (mut rows, mut width) = (Vec::new(), 0);
+        let mut each = |row: &[f32]| {
+            width = row.len();
+            rows.extend_from_slice(row);
+        };
+        session(path).score(&[3, 9, 4, 1], &mut each).unwrap();
+        Pooling::Mean.pooled(&rows, width)
+    };
+    let times = |matrix: &[f32], x: &[f32]| -> Vec<f32> {
+        matrix.chunks_exact(x.len()).map(|row| row.iter().zip(x).map(|(a, b)| a * b).sum()).collect()
+    };
+    let expected = times(&second, &times(&first, &vector(&plain)));
+    assert_eq!(expected.len(), 6);
+    let error = relative_error(&vector(&folder), &expected);
+    assert!(error < SAME, "{error:.1e}");
+}
+
+#[test]
+fn a_projection_that_is_more_than_a_matrix_is_refused() {
+    let refused = |name: &str, config: &Json| {
+        let (folder, _) = projected(name, config);
+        Pooling::of(&weights::open(&folder).unwrap()).unwrap_err().to_string()
+    };
+    let sentence = "2_Dense: expected a projection without bias and activation, found another";
+    let tanh = json!({"bias": false, "activation_function": "torch.nn.modules.activation.Tanh"});
+    for (name, config) in [("tanh", tanh), ("bias", json!({"bias": true}))] {
+        let error = refused(name, &config);
+        assert!(error.contains(sentence), "{error}");
+    }
+    let (folder, _) = projected("no-weights", &json!({"bias": false}));
+    fs::remove_file(folder.join("2_Dense/model.safetensors")).unwrap();
     let error = Pooling::of(&weights::open(&folder).unwrap()).unwrap_err().to_string();
-    assert!(error.contains("2_Dense: a projection behind pooling is not read"), "{error}");
+    assert!(error.contains("2_Dense: expected its weights in model.safetensors, found none"), "{error}");
 }
 
 #[test]

@@ -299,8 +299,9 @@ fn joint() -> Made {
 fn scales_behind_all_numbers_stay_with_their_rows() {
     let says = || {
         let weights = json!({"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": true});
-        let group = json!({"targets": ["Linear"], "weights": weights});
-        let all = json!({"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {"a": group}});
+        let groups = json!({"a": {"targets": ["Linear"], "weights": weights}});
+        let method = "compressed-tensors";
+        let all = json!({"quant_method": method, "format": "int-quantized", "config_groups": groups});
         ("quantization_config", all)
     };
     for (made, name) in

@@ -23,7 +23,9 @@ use fusebox_runtime::weights::{Checkpoint, Stored, TensorInfo};
 
 use crate::families::hparams;
 use crate::hparams::Hparams;
-use crate::naming::tensors::{BIAS, How, Part, alternatives, block_of, fused, fused_per_head, is_redundant};
+use crate::naming::tensors::{
+    BIAS, How, Part, Qkv, alternatives, block_of, fused, fused_per_head, is_redundant,
+};
 
 pub(crate) mod source;
 
@@ -100,6 +102,17 @@ struct Wanted {
     is_f32: bool,
 }
 
+impl Wanted {
+    /// In single precision where graphs want that.
+    fn as_wanted(&self, source: Source, format: Format, number: Number) -> (Source, Format) {
+        if !self.is_f32 || format == Format::F32 && number == Number::Same {
+            return (source, format);
+        }
+        let (source, n_elements) = (Box::new(source), self.shape.iter().product());
+        (Source::derived(Recipe::AsF32 { source, format, n_elements, number }), Format::F32)
+    }
+}
+
 impl<'a> Search<'a> {
     fn new(path: &'a Path, checkpoint: &'a Checkpoint, graph: &Graph) -> Self {
         let weights = graph.nodes.values().filter_map(|node| match &node.op {
@@ -131,6 +144,14 @@ impl<'a> Search<'a> {
                     let (source, format) = self.per_key_head(name, &own, info, part)?;
                     (source, format, Number::Same)
                 }
+                How::Beside(part) => {
+                    let (source, format) = self.beside(name, &own, info, part)?;
+                    (source, format, Number::Same)
+                }
+                How::Columns { part, of } => {
+                    let (source, format) = self.columns(&own, info, shape, (part, of))?;
+                    (source, format, Number::Same)
+                }
                 how @ (How::Same | How::LessOne | How::LogOfNegative) => {
                     let number = match how {
                         How::LessOne => Number::PlusOne,
@@ -141,17 +162,10 @@ impl<'a> Search<'a> {
                     (run(own, info, 0..info.n_bytes()), format, number)
                 }
             };
-            if wanted.is_f32 && (format != Format::F32 || number != Number::Same) {
-                let (source, n_elements) = (Box::new(source), shape.iter().product());
-                return Ok((
-                    Source::derived(Recipe::AsF32 { source, format, n_elements, number }),
-                    Format::F32,
-                ));
-            }
-            return Ok((source, format));
+            return Ok(wanted.as_wanted(source, format, number));
         }
-        if let Some(found) = self.fused_rows(name)? {
-            return Ok(found);
+        if let Some((source, format)) = self.fused_rows(name)? {
+            return Ok(wanted.as_wanted(source, format, Number::Same));
         }
         if let Some(found) = self.separate_experts(name, shape)? {
             return Ok(found);
@@ -265,6 +279,70 @@ impl<'a> Search<'a> {
         };
         let ranges = byte_ranges(info, format, n_heads * n_rows, &rows);
         Ok((Source::derived(Recipe::Rows { tensor: own.to_owned(), ranges }), format))
+    }
+
+    /// Rows of a matrix, or of a bias, with the queries, the key and the value of one key head after another.
+    fn beside(&self, name: &str, own: &str, info: &TensorInfo, part: Qkv) -> Result<(Source, Format), Error> {
+        let (whole, ending) = name.strip_suffix(BIAS).map_or((name, ""), |whole| (whole, BIAS));
+        let block = whole.rsplit_once('.').map_or("", |(block, _)| block);
+        let shape = |part: &str| {
+            let wanted = self.wanted.get(&format!("{block}.{part}{ending}"));
+            wanted.map_or(&[][..], |wanted| &wanted.shape)
+        };
+        let (queries, keys) = (shape("attn_q"), shape("attn_k"));
+        let n_columns = if ending.is_empty() { keys.last().copied().unwrap_or(1) } else { 1 };
+        let n_kv = keys.first().copied().unwrap_or(1);
+        let rows_of = |shape: &[usize]| shape.iter().product::<usize>() / n_columns.max(1) / n_kv.max(1);
+        let (q, k) = (rows_of(queries), rows_of(keys));
+        let n_rows = n_kv * (q + 2 * k);
+        let expected = if ending.is_empty() { vec![n_rows, n_columns] } else { vec![n_rows] };
+        let format = self.checked(own, info, &expected)?;
+        let (first, n) = match part {
+            Qkv::Queries => (0, q),
+            Qkv::Key => (q, k),
+            Qkv::Value => (q + k, k),
+        };
+        let rows: Vec<_> = (0..n_kv).map(|head| head * (q + 2 * k) + first).map(|row| row..row + n).collect();
+        let ranges = byte_ranges(info, format, n_rows, &rows);
+        Ok((Source::derived(Recipe::Rows { tensor: own.to_owned(), ranges }), format))
+    }
+
+    /// A part of the outputs of a matrix with inputs before outputs, or of its bias.
+    fn columns(
+        &self,
+        own: &str,
+        info: &TensorInfo,
+        shape: &[usize],
+        (part, of): (usize, usize),
+    ) -> Result<(Source, Format), Error> {
+        let n: usize = shape.iter().product();
+        if info.shape.len() == 1 {
+            let format = self.checked(own, info, &[of * n])?;
+            let element_bytes = info.n_bytes() / (of * n).max(1);
+            let range = part * n * element_bytes..(part + 1) * n * element_bytes;
+            return Ok((run(own.to_owned(), info, range), format));
+        }
+        let outputs = info.shape.last().map_or(0, |outputs| outputs / of);
+        let inputs = info.shape.first().copied().unwrap_or(0);
+        if !is_merged(&[outputs, inputs], shape) {
+            let what = format!(
+                "expected the inputs and {of} times the outputs of {shape:?}, found {:?}",
+                info.shape
+            );
+            return Err(self.refused(own, what));
+        }
+        let format = self.checked(own, info, &[inputs, of * outputs])?;
+        if format.plain().is_none() {
+            return Err(self.refused(own, format!("expected plain numbers, found {format}")));
+        }
+        let axes = [
+            Axis { len: 1, stride: 0 },
+            Axis { len: outputs, stride: 1 },
+            Axis { len: inputs, stride: of * outputs },
+        ];
+        let (tensor, element_bytes) = (own.to_owned(), format.block_bytes());
+        let recipe = Recipe::Strided { tensor, element_bytes, from: part * outputs, axes };
+        Ok((Source::derived(recipe), format))
     }
 
     /// Rows of a fused tensor.

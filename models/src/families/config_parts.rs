@@ -19,9 +19,9 @@ use crate::hparams::Hparams;
 use crate::naming::hparams::{
     ACTIVATION, CENTRED_EPS, CONTEXT, DENSE_FF, EMBEDDING_SCALE, EPS, EXPERT_FF, EXPERTS, EXPERTS_SHARED,
     EXPERTS_USED, EXTRA_LAYERS, FF, FULL_PERIOD, GATE, GROUPS, GROUPS_USED, HEAD, HEADS, HIDDEN, KV_HEADS,
-    Key, LAYER_TYPES, LAYERS, LOGIT_CAP, LOGIT_SCALE, MORE_LAYERS, RENORM, ROTARY_DIM, ROTARY_FACTOR,
-    ROUTER_CAP, SCALED_EMBEDDING, SHARED_FF, TIED, VALUE, WEIGHT_SCALE, WINDOW, WINDOW_FROM, WINDOW_PATTERN,
-    WINDOW_USED,
+    Key, LAYER_TYPES, LAYERS, LOGIT_CAP, LOGIT_SCALE, MORE_LAYERS, MULTI_QUERY, NEW_DECODER, RENORM,
+    ROTARY_DIM, ROTARY_FACTOR, ROUTER_CAP, SCALED_EMBEDDING, SHARED_FF, TIED, VALUE, WEIGHT_SCALE, WINDOW,
+    WINDOW_FROM, WINDOW_PATTERN, WINDOW_USED,
 };
 use crate::naming::tensors::{BIAS, parts};
 
@@ -29,6 +29,9 @@ use crate::naming::tensors::{BIAS, parts};
 const NORMS: [&str; 4] = ["attn_norm", "attn_post_norm", "attn_output", "ffn_down"];
 /// The largest head dimension; the frequencies of its pairs are a table in the graph.
 const MAX_HEAD: usize = 1 << 12;
+
+/// Families whose FFNs have four times the hidden size, where a folder does not say it.
+const FOURFOLD: [&str; 5] = ["gpt2", "starcoder", "bloom", "mpt", "falcon"];
 
 /// A config with these blocks, and all other sizes as in the file.
 pub(super) fn backbone(hparams: Hparams<'_>, family: &Family, blocks: Vec<Block>) -> Result<Config, Error> {
@@ -155,9 +158,17 @@ pub(super) fn grouped(hparams: Hparams<'_>) -> Result<Grouped, Error> {
         Some(n_heads) => n_heads,
         None => hparams.count(HEADS)?,
     };
-    let n_kv = match hparams.sizes_if(KV_HEADS)?.and_then(most) {
-        Some(n_kv) => n_kv,
-        None => hparams.count_if(KV_HEADS)?.unwrap_or(n_heads),
+    let is_grouped = hparams.flag(NEW_DECODER)? == Some(true);
+    let n_kv = match (hparams.sizes_if(KV_HEADS)?.and_then(most), hparams.flag(MULTI_QUERY)?) {
+        (Some(n_kv), _) => n_kv,
+        (None, Some(is_multi_query)) if !is_grouped => {
+            if is_multi_query {
+                1
+            } else {
+                n_heads
+            }
+        }
+        (None, _) => hparams.count_if(KV_HEADS)?.unwrap_or(n_heads),
     };
     check_divisor(hparams, KV_HEADS, n_kv, n_heads, "query heads")?;
     let head = if let Some(head) = hparams.count_if(HEAD)? {
@@ -273,11 +284,16 @@ pub(super) fn networks(
     let activation = activation(hparams, family)?;
     let n_layers = n_layers(hparams)?;
     let widths = hparams.sizes_if(FF)?.filter(|widths| widths.len() >= n_layers);
+    let is_fourfold = hparams.kind() == Kind::Safetensors && FOURFOLD.contains(&family.gguf);
     let dense = |layer: usize| {
         let ff = match (&widths, hparams.count_if(DENSE_FF)?) {
             (Some(widths), _) => widths[layer],
             (None, Some(ff)) => ff,
-            (None, None) => hparams.count(FF)?,
+            (None, None) => match hparams.count_or_none(FF)? {
+                Some(ff) => ff,
+                None if is_fourfold => 4 * hparams.count(HIDDEN)?,
+                None => hparams.count(FF)?,
+            },
         };
         let &Family { is_gated, has_inner_norms: has_norm, .. } = family;
         // A width of 0 says that a block has none.

@@ -18,5 +18,9 @@ pub(crate) const TOKENIZER_SUFFIX: &str = ".tokenizer";
 pub(crate) const TOKENIZER_OF_QORUS: &str = "tokenizer.bin";
 /// How the vectors of a folder of sentence-transformers are pooled.
 pub(crate) const POOLING: &str = "1_Pooling/config.json";
-/// What such a folder multiplies pooled vectors by.
-pub(crate) const PROJECTION: &str = "2_Dense";
+/// The folders of what such a folder multiplies pooled vectors by, and what each says of it.
+pub(crate) const PROJECTIONS: [&str; 3] = ["2_Dense", "3_Dense", "4_Dense"];
+/// The weights of one, which are read with those of the model.
+pub(crate) const PROJECTION_WEIGHTS: &str = "model.safetensors";
+/// What it says of itself.
+pub(crate) const PROJECTION_CONFIG: &str = "config.json";

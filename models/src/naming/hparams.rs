@@ -59,9 +59,11 @@ impl Key {
 }
 
 /// Hidden size.
-pub(crate) const HIDDEN: Key = key("embedding_length", &["hidden_size"]).ajc1("dim").qorus("dim");
+pub(crate) const HIDDEN: Key =
+    key("embedding_length", &["hidden_size", "n_embd", "n_embed", "d_model"]).ajc1("dim").qorus("dim");
 /// Number of blocks.
-pub(crate) const LAYERS: Key = key("block_count", &["num_hidden_layers"]).ajc1("n_layers").qorus("n_layers");
+pub(crate) const LAYERS: Key =
+    key("block_count", &["num_hidden_layers", "n_layer", "n_layers"]).ajc1("n_layers").qorus("n_layers");
 /// How many blocks of the count are multi-token prediction (MTP) heads; they are not used.
 pub(crate) const EXTRA_LAYERS: Key = key("nextn_predict_layers", &[]);
 /// How many MTP blocks follow those of the count; they are not used.
@@ -70,10 +72,16 @@ pub(crate) const MORE_LAYERS: Key = config(&["num_nextn_predict_layers"]);
 pub(crate) const VOCAB: Key = key("vocab_size", &["vocab_size"]).ajc1("vocab_size").qorus("vocab_size");
 /// Context length.
 pub(crate) const CONTEXT: Key =
-    key("context_length", &["max_position_embeddings"]).ajc1("max_seq_len").qorus("max_seq_len");
+    key("context_length", &["max_position_embeddings", "n_positions", "max_seq_len", "seq_length"])
+        .ajc1("max_seq_len")
+        .qorus("max_seq_len");
 /// FFN width of a dense block.
-pub(crate) const FF: Key =
-    key("feed_forward_length", &["intermediate_size"]).ajc1("hidden_dim").qorus("hidden_dim");
+pub(crate) const FF: Key = key(
+    "feed_forward_length",
+    &["intermediate_size", "n_inner", "ffn_hidden_size", "ffn_config.ffn_hidden_size"],
+)
+.ajc1("hidden_dim")
+.qorus("hidden_dim");
 /// Epsilon of RMSNorm.
 pub(crate) const EPS: Key =
     key("attention.layer_norm_rms_epsilon", &["rms_norm_eps", "norm_eps", "layer_norm_epsilon"])
@@ -81,14 +89,24 @@ pub(crate) const EPS: Key =
 /// Whether embeddings are tied.
 pub(crate) const TIED: Key = config(&["tie_word_embeddings"]);
 /// Activation function of the FFN.
-pub(crate) const ACTIVATION: Key = config(&["hidden_activation", "hidden_act", "mlp_hidden_act"]);
+pub(crate) const ACTIVATION: Key =
+    config(&["hidden_activation", "hidden_act", "mlp_hidden_act", "activation_function", "activation"]);
 
 /// Query heads.
-pub(crate) const HEADS: Key =
-    key("attention.head_count", &["num_attention_heads"]).ajc1("n_heads").qorus("n_heads");
+pub(crate) const HEADS: Key = key("attention.head_count", &["num_attention_heads", "n_head", "n_heads"])
+    .ajc1("n_heads")
+    .qorus("n_heads");
 /// Key and value heads.
 pub(crate) const KV_HEADS: Key =
-    key("attention.head_count_kv", &["num_key_value_heads"]).ajc1("n_kv_heads").qorus("n_kv_heads");
+    key("attention.head_count_kv", &["num_key_value_heads", "num_kv_heads", "attn_config.kv_n_heads"])
+        .ajc1("n_kv_heads")
+        .qorus("n_kv_heads");
+/// Whether all query heads share a key and value head, in older decoders.
+pub(crate) const MULTI_QUERY: Key = config(&["multi_query"]);
+/// Whether Falcon has groups of heads, and a norm for each half of a block.
+pub(crate) const NEW_DECODER: Key = config(&["new_decoder_architecture"]);
+/// Whether the halves of a block of Falcon read the same.
+pub(crate) const PARALLEL_ATTENTION: Key = config(&["parallel_attn"]);
 /// Head dimension.
 pub(crate) const HEAD: Key = key("attention.key_length", &["head_dim"]).ajc1("head_dim");
 /// Head dimension of values.
@@ -129,14 +147,21 @@ pub(crate) const NOPE: Key = config(&["qk_nope_head_dim"]);
 pub(crate) const ROTARY_DIM: Key = key("rope.dimension_count", &["qk_rope_head_dim", "rotary_dim"]);
 /// Rotary dimension as a fraction of the head dimension.
 pub(crate) const ROTARY_FACTOR: Key =
-    config(&["rope_parameters.partial_rotary_factor", "partial_rotary_factor"]);
+    config(&["rope_parameters.partial_rotary_factor", "partial_rotary_factor", "rotary_pct"]);
 /// Whether RoPE pairs are interleaved.
 pub(crate) const INTERLEAVED: Key = config(&["rope_interleave"]);
 
 /// RoPE base.
 pub(crate) const THETA: Key = key(
     "rope.freq_base",
-    &["rope_scaling.rope_theta", "rope_parameters.rope_theta", "rope_theta", "global_rope_theta"],
+    &[
+        "rope_scaling.rope_theta",
+        "rope_parameters.rope_theta",
+        "rope_theta",
+        "global_rope_theta",
+        "rotary_emb_base",
+        "attn_config.rope_theta",
+    ],
 )
 .qorus("rope_freq_base");
 /// The pairs of each kind of position of a multimodal model; of text all are the same.
@@ -186,11 +211,21 @@ pub(crate) const MSCALE_ALL: Key = key(
 );
 
 /// Routed experts.
-pub(crate) const EXPERTS: Key =
-    key("expert_count", &["num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"]);
+pub(crate) const EXPERTS: Key = key(
+    "expert_count",
+    &[
+        "num_experts",
+        "n_routed_experts",
+        "num_local_experts",
+        "moe_num_experts",
+        "ffn_config.moe_num_experts",
+    ],
+);
 /// Routed experts per token.
-pub(crate) const EXPERTS_USED: Key =
-    key("expert_used_count", &["num_experts_per_tok", "moe_k", "top_k_experts", "moe_topk", "moe_top_k"]);
+pub(crate) const EXPERTS_USED: Key = key(
+    "expert_used_count",
+    &["num_experts_per_tok", "moe_k", "top_k_experts", "moe_topk", "moe_top_k", "ffn_config.moe_top_k"],
+);
 /// Shared experts.
 pub(crate) const EXPERTS_SHARED: Key = key(
     "expert_shared_count",
@@ -342,7 +377,7 @@ pub(crate) const SHORT_KERNEL: Key = key("shortconv.l_cache", &["conv_L_cache"])
 
 /// The defaults of `config.json` that depend on the architecture: they hold where a name is absent, not where it is
 /// null. All other defaults are the same for every architecture.
-static DEFAULTS: [(&str, &str, Value); 20] = [
+static DEFAULTS: [(&str, &str, Value); 30] = [
     ("mistral", "sliding_window", Value::Unsigned(4096)),
     ("qwen2", "sliding_window", Value::Unsigned(4096)),
     ("qwen3", "sliding_window", Value::Unsigned(4096)),
@@ -362,6 +397,17 @@ static DEFAULTS: [(&str, &str, Value); 20] = [
     ("phi", "partial_rotary_factor", Value::Float(0.5)),
     ("nemotron", "partial_rotary_factor", Value::Float(0.5)),
     ("stablelm", "partial_rotary_factor", Value::Float(0.25)),
+    ("gpt_neox", "rotary_pct", Value::Float(0.25)),
+    ("falcon", "multi_query", Value::Bool(true)),
+    ("falcon", "max_position_embeddings", Value::Unsigned(2048)),
+    ("gpt_bigcode", "multi_query", Value::Bool(true)),
+    ("mpt", "attn_config.alibi_bias_max", Value::Float(8.0)),
+    ("dbrx", "attn_config.kv_n_heads", Value::Unsigned(1)),
+    ("dbrx", "ffn_config.moe_num_experts", Value::Unsigned(4)),
+    ("dbrx", "ffn_config.moe_top_k", Value::Unsigned(1)),
+    // With ALiBi there is no longest sequence; these are the lengths of training.
+    ("mpt", "max_seq_len", Value::Unsigned(2048)),
+    ("bloom", "seq_length", Value::Unsigned(2048)),
     // A state space has no longest sequence.
     ("mamba2", "max_position_embeddings", Value::Unsigned(1 << 20)),
 ];
@@ -381,7 +427,7 @@ mod tests {
         let gguf = Kind::Gguf { version: 3 };
         assert_eq!(HIDDEN.names(gguf, "qwen3"), ["qwen3.embedding_length"]);
         assert_eq!(HIDDEN.names(Kind::Ajc1, "qwen3"), ["dim"]);
-        assert_eq!(EXPERTS.names(Kind::Safetensors, "qwen3_moe").len(), 4);
+        assert_eq!(EXPERTS.names(Kind::Safetensors, "qwen3_moe").len(), 5);
         assert!(EPS.names(Kind::Ajc1, "qwen3").is_empty());
         assert_eq!(THETA.names(Kind::Qorus, "llama"), ["rope_freq_base"]);
         assert!(TIED.names(gguf, "llama").is_empty());

@@ -102,14 +102,23 @@ const ENDS: [(&str, &str); 7] = [
 /// The projections of an embedding model behind the final norm.
 pub const PROJECTIONS: [&str; 2] = ["dense_2", "dense_3"];
 
-/// What the names of encoders in safetensors begin with, and stands for the number of a block in them.
-const ENCODER_PREFIXES: [&str; 3] = ["", "bert.", "roberta."];
+/// What the names of encoders and of older decoders in safetensors begin with, and stands for the number of a block in
+/// them.
+const ENCODER_PREFIXES: [&str; 4] = ["", "bert.", "roberta.", "transformer."];
 const LAYER: &str = "{}";
-const ENCODER_LAYERS: &str = "encoder.layer.";
+const OTHER_LAYERS: [&str; 3] = ["encoder.layer.", "h.", "blocks."];
 
 /// What the names in safetensors begin with: with the head, without it, as the text part of a multimodal model in two
-/// ways, and in Nemotron-H.
-const PREFIXES: [&str; 5] = ["model.", "", "model.language_model.", "language_model.model.", "backbone."];
+/// ways, in Nemotron-H, and in older decoders in two ways.
+const PREFIXES: [&str; 7] = [
+    "model.",
+    "",
+    "model.language_model.",
+    "language_model.model.",
+    "backbone.",
+    "transformer.",
+    "gpt_neox.",
+];
 
 /// Fused tensors, whose rows are those of several tensors.
 const FUSED: [(&str, &[&str]); 3] = [
@@ -118,10 +127,15 @@ const FUSED: [(&str, &[&str]); 3] = [
     ("ffn_gate_up_shexp", &["ffn_gate_shexp", "ffn_up_shexp"]),
 ];
 
-/// Suffixes of tensors that no graph has: RoPE frequencies, which follow from the hyper-parameters, and the numbers of
-/// an activation, which are hyper-parameters.
-const REDUNDANT: [&str; 6] = [
+/// Suffixes of tensors that no graph has: RoPE frequencies and masks, which follow from the hyper-parameters, and the
+/// numbers of an activation, which are hyper-parameters.
+const REDUNDANT: [&str; 11] = [
     ".self_attn.rotary_emb.inv_freq",
+    ".attention.rotary_emb.inv_freq",
+    ".attention.bias",
+    ".attention.masked_bias",
+    ".attn.bias",
+    ".attn.masked_bias",
     ".attn_rot_embd.weight",
     ".mlp.act_fn.alpha_p",
     ".mlp.act_fn.alpha_n",
@@ -168,6 +182,26 @@ pub enum How {
     },
     /// Rows of a matrix with parts for each key head, of Qwen3-Next: queries, keys, values or gates.
     PerKeyHead(Part),
+    /// Rows of a matrix with the queries, the key and the value of each key head: these.
+    Beside(Qkv),
+    /// A matrix with inputs before outputs (GPT-2); of `of` parts of the outputs, part `part`.
+    Columns {
+        /// Which part.
+        part: usize,
+        /// Of how many.
+        of: usize,
+    },
+}
+
+/// What lies beside each other for a key head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Qkv {
+    /// Its queries.
+    Queries,
+    /// Its key.
+    Key,
+    /// Its value.
+    Value,
 }
 
 /// The parts that Qwen3-Next stores for each key head.
@@ -278,15 +312,16 @@ impl Names {
     /// The names in safetensors without a suffix, with every prefix.
     fn in_folder(self, name: &str) -> Vec<String> {
         let (block, part, ending) = split(name);
-        let entry = self.entries(part).find_map(|entry| entry.folder);
-        if entry == Some("") {
+        let entries: Vec<&'static str> = self.entries(part).filter_map(|entry| entry.folder).collect();
+        if entries.first() == Some(&"") {
             return Vec::new();
         }
         let in_list = |list: &[(&'static str, &'static str)]| {
             list.iter().find(|(own, _)| *own == part).map(|(_, folder)| *folder)
         };
         if block.is_empty() {
-            let own = entry.or(in_list(&ENDS).map(|own| own.strip_prefix("model.").unwrap_or(own)));
+            let own = entries.first().copied();
+            let own = own.or(in_list(&ENDS).map(|own| own.strip_prefix("model.").unwrap_or(own)));
             let own = own.unwrap_or(part);
             if own.starts_with("embeddings.") {
                 let prefixes = ENCODER_PREFIXES.iter().chain(&PREFIXES);
@@ -299,11 +334,15 @@ impl Names {
             return PREFIXES.map(|prefix| format!("{prefix}{own}{ending}")).into();
         }
         let layer = block.trim_start_matches("blk.").trim_end_matches('.');
-        if let Some(own) = entry.filter(|own| own.contains(LAYER)) {
-            let own = own.replace(LAYER, layer);
-            return ENCODER_PREFIXES.map(|prefix| format!("{prefix}{own}{ending}")).into();
+        let whole: Vec<_> = entries.iter().filter(|own| own.contains(LAYER)).collect();
+        if !whole.is_empty() {
+            let named = |own: &&&str| {
+                let own = own.replace(LAYER, layer);
+                ENCODER_PREFIXES.map(|prefix| format!("{prefix}{own}{ending}"))
+            };
+            return whole.iter().flat_map(named).collect();
         }
-        let own = entry.or(in_list(&PARTS)).unwrap_or(part);
+        let own = entries.first().copied().or(in_list(&PARTS)).unwrap_or(part);
         // MLX has another name for all experts together.
         let mlx = own.contains("mlp.experts.").then(|| own.replace("mlp.experts.", "mlp.switch_mlp."));
         let all = [Some(own), mlx.as_deref()].into_iter().flatten();
@@ -373,9 +412,11 @@ fn mixtral_name(safetensors_name: &str) -> Option<String> {
 pub fn block_of(name: &str) -> Option<&str> {
     let graph = name.strip_prefix("blk.");
     let mut folder = PREFIXES.iter().filter_map(|prefix| name.strip_prefix(prefix)?.strip_prefix("layers."));
-    let mut encoder =
-        ENCODER_PREFIXES.iter().filter_map(|own| name.strip_prefix(own)?.strip_prefix(ENCODER_LAYERS));
-    graph.or_else(|| folder.next()).or_else(|| encoder.next())?.split('.').next()
+    let mut other = ENCODER_PREFIXES
+        .iter()
+        .filter_map(|prefix| name.strip_prefix(prefix))
+        .flat_map(|own| OTHER_LAYERS.iter().filter_map(move |layers| own.strip_prefix(layers)));
+    graph.or_else(|| folder.next()).or_else(|| other.next())?.split('.').next()
 }
 
 /// Whether a tensor of a file can be ignored, as it follows from the hyper-parameters.

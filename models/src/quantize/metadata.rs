@@ -8,7 +8,8 @@ use fusebox_runtime::error::Error;
 use fusebox_runtime::weights::value::{List, Value};
 
 use crate::config::{
-    Beside, Block, Config, Delta, Experts, Gate, Grouped, Latent, Mixer, Network, Scaling, StateSpace, Window,
+    Beside, Block, Config, Delta, Experts, Gate, Grouped, Latent, Mixer, Network, Order, Scaling, StateSpace,
+    Window,
 };
 use crate::families::family::Family;
 use crate::families::rope::{GGUF_MSCALE_FACTOR, gguf_attention_factor};
@@ -52,6 +53,9 @@ impl Pairs {
     }
 }
 
+/// The family whose files say whether the halves of a block read the same.
+const STATES_ORDER: &str = "gptneox";
+
 /// All metadata except the tokenizer's.
 pub(super) fn pairs(
     hparams: Hparams<'_>,
@@ -71,6 +75,10 @@ pub(super) fn pairs(
         if config.is_centred { "attention.layer_norm_epsilon" } else { "attention.layer_norm_rms_epsilon" };
     to.number(eps, f64::from(config.eps));
     scales(&mut to, config, family);
+    if family.gguf == STATES_ORDER {
+        let is_parallel = config.blocks.iter().all(|block| block.order == Order::ParallelNorms);
+        to.put("use_parallel_residual", Value::Bool(is_parallel));
+    }
     for block in &config.blocks {
         match &block.mixer {
             Mixer::Latent(sizes) => latent(&mut to, sizes),

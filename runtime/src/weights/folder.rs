@@ -24,6 +24,10 @@ use crate::weights::{Checkpoint, Kind, Stored, TensorInfo, safetensors};
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 const CONFIG: &str = "config.json";
+/// Where `ModelOpt` says how it quantised, if not in the configuration.
+const QUANT_CONFIG: &str = "hf_quant_config.json";
+/// Folders of projections behind the model, as sentence-transformers has them: one matrix in each.
+const PROJECTIONS: [(&str, &str); 2] = [("2_Dense", "dense_2"), ("3_Dense", "dense_3")];
 
 /// The longest index and the longest configuration that are read.
 const MAX_INDEX_BYTES: usize = 64 << 20;
@@ -59,7 +63,14 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint, Error> {
     };
     let shards: BTreeSet<&str> = index.values().map(String::as_str).collect();
     let names = if index.is_empty() { vec![SINGLE] } else { shards.into_iter().collect() };
-    let Config { values, nulls } = read_config(&folder.join(CONFIG))?;
+    let Config { mut values, nulls } = read_config(&folder.join(CONFIG))?;
+    let beside = read_config(&folder.join(QUANT_CONFIG))?;
+    if let Some(algorithm) = beside.values.get("quantization.quant_algo")
+        && !values.contains_key("quantization_config.quant_method")
+    {
+        values.insert("quantization_config.quant_method".to_owned(), Value::Text("modelopt".to_owned()));
+        values.insert("quantization_config.quant_algo".to_owned(), algorithm.clone());
+    }
     let mut checkpoint = Checkpoint::new(Kind::Safetensors, values, nulls);
     for name in names {
         let path = folder.join(name);
@@ -69,8 +80,25 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint, Error> {
         checkpoint.add(path, mapping, shard.tensors)?;
     }
     check_index(&checkpoint, &folder.join(INDEX), &index)?;
+    add_projections(folder, &mut checkpoint)?;
     make(folder, &mut checkpoint)?;
     Ok(checkpoint)
+}
+
+/// Adds the matrices of projections under the names that GGUF has for them.
+fn add_projections(folder: &Path, checkpoint: &mut Checkpoint) -> Result<(), Error> {
+    for (name, own) in PROJECTIONS {
+        let path = folder.join(name).join(SINGLE);
+        if !is_file(&path)? {
+            continue;
+        }
+        let mapping = Mapping::open(&path)?;
+        let read = safetensors::read(&path, mapping.bytes());
+        let read = read.or_else(|fault| mapping.check().and(Err(fault)))?;
+        let renamed = read.tensors.into_iter().map(|(name, info)| (name.replace("linear", own), info));
+        checkpoint.add(path, mapping, renamed.collect())?;
+    }
+    Ok(())
 }
 
 /// Puts the tensors that a quantised folder stands for in the place of those that they are made of.
@@ -82,11 +110,11 @@ fn make(folder: &Path, checkpoint: &mut Checkpoint) -> Result<(), Error> {
         range: info.range.clone(),
     };
     let parts = checkpoint.tensors().iter().map(|(name, info)| (name.clone(), part(info))).collect();
-    let plan =
-        made::plan(&Folder { path: folder, config: checkpoint.metadata(), parts, files: &checkpoint.files })?;
-    let taken: BTreeSet<&String> = plan.taken.iter().collect();
+    let (config, files) = (checkpoint.metadata(), &checkpoint.files[..]);
+    let unpacked = made::unpack(&Folder { path: folder, config, parts, files })?;
+    let taken: BTreeSet<&String> = unpacked.taken.iter().collect();
     checkpoint.contents.tensors.retain(|name, _| !taken.contains(name));
-    for made in plan.made {
+    for made in unpacked.made {
         let (shape, stored) = (made.shape.clone(), Stored::As(made.format));
         let idx = checkpoint.made.len();
         let info = TensorInfo { shape, stored, file_idx: 0, made: Some(idx), range: 0..made.n_bytes };

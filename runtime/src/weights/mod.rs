@@ -19,7 +19,7 @@ use fusebox_compiler::tensor::quant::Format;
 use indexmap::IndexMap;
 
 use crate::error::{Error, Place};
-use crate::weights::made::Made;
+use crate::weights::made::unpacked::Made;
 use crate::weights::mapping::Mapping;
 use crate::weights::store::Entry;
 use crate::weights::value::Value;

@@ -1,5 +1,7 @@
 //! Folders of `compressed-tensors` and of `ModelOpt`.
 
+use std::fs;
+
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::weights::open;
 use half::bf16;
@@ -7,7 +9,8 @@ use serde_json::{Value as Json, json};
 use support::packing::Tensor;
 
 use crate::made::{
-    becomes, by_words, bytes, dense, e2m1, e4m3, floats, folder, holds, rows, scales, tensor, transposed,
+    becomes, by_words, bytes, dense, e2m1, e4m3, floats, folder, folder_of, holds, rows, scales, tensor,
+    transposed,
 };
 use crate::refusal;
 
@@ -211,8 +214,14 @@ fn four_bits_with_an_exponent_have_two_scales_or_an_exponent() {
     let modelopt = json!({"quant_method": "modelopt", "quant_algo": "NVFP4"});
     let numbers: Vec<f32> = all.clone().map(|at| number(at, held[0])).collect();
     let plain = tensor("a.weight", "U8", &[n_rows, n_columns / 2], packed);
-    let made = folder("modelopt", &modelopt, &[plain, scale(), global]);
-    becomes(&made, SHAPE, Format::Int8 { group: 16 }, &numbers);
+    let tensors = [plain, scale(), global];
+    becomes(&folder("modelopt", &modelopt, &tensors), SHAPE, Format::Int8 { group: 16 }, &numbers);
+    // Older folders say it in a file of its own.
+    let beside = folder_of("modelopt-beside", &json!({"model_type": "llama"}), &tensors);
+    let says =
+        json!({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4", "group_size": 16}});
+    fs::write(beside.join("hf_quant_config.json"), says.to_string()).unwrap();
+    becomes(&beside, SHAPE, Format::Int8 { group: 16 }, &numbers);
     let exponents: Vec<u8> = (0..n_rows * n_columns / 32).map(|i| 118 + (i % 9) as u8).collect();
     let numbers: Vec<f32> = all
         .map(|at| {
@@ -254,6 +263,14 @@ fn what_changes_weights_in_other_ways_is_refused_by_its_name() {
         refusal(&folder("without", &config("pack-quantized", 4), &tensors))
     };
     assert_eq!(without(2), "tensor `a.weight_scale`: expected a tensor, found none");
+    let empty = [
+        tensor("a.weight", "I8", &[1 << 40, 0], Vec::new()),
+        floats("a.weight_scale", "F32", &[1], &[0.1]).0,
+    ];
+    assert_eq!(
+        refusal(&folder("empty", &config("int-quantized", 8), &empty)),
+        "tensor `a.weight`: expected a matrix with elements, found [1099511627776, 0]"
+    );
     let modelopt = json!({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"});
     let sentence = refusal(&folder("algorithm", &modelopt, &INT4.made().0));
     assert!(sentence.contains("found `W4A8_AWQ`"), "{sentence}");

@@ -49,6 +49,9 @@ fn few_bits_become_blocks_with_an_offset() {
             becomes(&folder_of("mlx", &config(&says), &tensors), SHAPE, format, &numbers);
         }
     }
+    let (tensors, numbers) = affine("a", 4, 64, "F16");
+    let says = json!({"model_type": "llama", "quantization_config": {"group_size": 64, "bits": 4}});
+    becomes(&folder_of("mlx-one", &says, &tensors), SHAPE, Format::Q4_1, &numbers);
     let (tensors, numbers) = affine("a", 4, 64, "F32");
     let says = json!({"group_size": 64, "bits": 4, "mode": "affine"});
     becomes(&folder_of("mlx-single", &config(&says), &tensors), SHAPE, Format::F32, &numbers);

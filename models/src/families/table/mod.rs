@@ -7,14 +7,16 @@
 use crate::config::{Activation, Gate, Order, OutputGate, QkNorm};
 use crate::families::family::{Family, LLAMA, LocalRope, Nope, Pairs, Windows};
 use crate::families::{apertus, deepseek, encoder, gemma4, hybrid, scaled};
-use crate::naming::tensors::{in_folder, in_gguf};
+use crate::naming::tensors::in_folder;
 
 mod names;
+mod older;
 
 use names::{
-    AFMOE, BAICHUAN, BERT, DECAY, FALCON, FEED_FORWARD, GEMMA4, GLM4, GPT_OSS, GRANITE_MOE, HUNYUAN,
-    HUNYUAN_SHARED, JOINT_GATE_UP, LAGUNA, LESS_ONE, LFM2, LINEAR_ATTENTION, LLAMA4, MODERN_BERT, NEMOTRON_H,
-    NORMS_AROUND, ONE_SHARED_EXPERT, PHI2, POST_ATTENTION_NORM, QK_LAYERNORM, QWEN3_NEXT, ROUTER_GATE,
+    AFMOE, BAICHUAN, BERT, BLOOM, DBRX, DECAY, FALCON, FEED_FORWARD, GEMMA4, GLM4, GPT, GPT_NEOX, GPT_OSS,
+    GPT2, GRANITE_MOE, HUNYUAN, HUNYUAN_SHARED, JOINT_GATE_UP, LAGUNA, LESS_ONE, LFM2, LINEAR_ATTENTION,
+    LLAMA4, MODERN_BERT, MPT, NEMOTRON_H, NORMS_AROUND, ONE_SHARED_EXPERT, PHI2, POST_ATTENTION_NORM,
+    QK_LAYERNORM, QWEN3_NEXT, ROUTER_GATE,
 };
 
 /// All families. Of two with the same name the first counts.
@@ -453,8 +455,8 @@ pub(super) const FAMILIES: &[Family] = &[
     },
     Family {
         gguf: "dbrx",
-        folder: &[],
-        names: &[&[in_gguf("ffn_norm", "attn_output_norm")]],
+        folder: &["dbrx"],
+        names: &[DBRX],
         is_centred: true,
         is_expert_ff_shared: true,
         ..LLAMA
@@ -651,9 +653,9 @@ pub(super) const FAMILIES: &[Family] = &[
     },
     Family {
         gguf: "falcon",
-        folder: &[],
-        names: &[FALCON],
-        read: encoder::parallel_where_one_norm,
+        folder: &["falcon"],
+        names: &[FALCON, BLOOM],
+        read: older::falcon,
         order: Order::ParallelNorms,
         is_centred: true,
         activation: Activation::Gelu,
@@ -662,7 +664,8 @@ pub(super) const FAMILIES: &[Family] = &[
     },
     Family {
         gguf: "gptneox",
-        folder: &[],
+        folder: &["gpt_neox"],
+        names: &[GPT_NEOX],
         read: encoder::parallel_unless_stated,
         is_centred: true,
         activation: Activation::Gelu,
@@ -671,7 +674,8 @@ pub(super) const FAMILIES: &[Family] = &[
     },
     Family {
         gguf: "bloom",
-        folder: &[],
+        folder: &["bloom"],
+        names: &[BLOOM],
         read: encoder::read,
         is_centred: true,
         alibi: Some(8.0),
@@ -682,8 +686,9 @@ pub(super) const FAMILIES: &[Family] = &[
     // Positions are a table, or it says how scores fall.
     Family {
         gguf: "mpt",
-        folder: &[],
-        read: encoder::read,
+        folder: &["mpt"],
+        names: &[MPT],
+        read: older::mpt,
         qk_norm: Some(QkNorm::Whole),
         is_qk_norm_optional: true,
         is_centred: true,
@@ -696,7 +701,8 @@ pub(super) const FAMILIES: &[Family] = &[
     // Positions are a table.
     Family {
         gguf: "gpt2",
-        folder: &[],
+        folder: &["gpt2"],
+        names: &[GPT2, GPT],
         read: encoder::read,
         is_centred: true,
         activation: Activation::GeluTanh,
@@ -705,8 +711,9 @@ pub(super) const FAMILIES: &[Family] = &[
     },
     Family {
         gguf: "starcoder",
-        folder: &[],
-        read: encoder::read,
+        folder: &["gpt_bigcode"],
+        names: &[GPT],
+        read: older::starcoder,
         is_centred: true,
         activation: Activation::GeluTanh,
         is_gated: false,

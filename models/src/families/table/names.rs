@@ -3,7 +3,7 @@
 //! In: nothing. Out: lists for rows of the table. Where a folder and GGUF store a tensor in different ways, its entry
 //! says how.
 
-use crate::naming::tensors::{How, Part, Renamed, in_folder, in_gguf, renamed};
+use crate::naming::tensors::{How, Part, Qkv, Renamed, in_folder, in_gguf, renamed};
 
 /// Norms that a folder stores less 1.
 pub(super) const LESS_ONE: &[Renamed] = &[
@@ -211,11 +211,95 @@ pub(super) const AFMOE: &[Renamed] = &[
 pub(super) const LAGUNA: &[Renamed] =
     &[in_folder("attn_gate", "self_attn.g_proj"), in_folder("exp_probs_b", "mlp.experts.e_score_correction")];
 
-/// Attention has a norm of its own in newer models; else both halves share one.
+/// Attention has a norm of its own in newer models; else both halves share one, or the second follows the first.
 pub(super) const FALCON: &[Renamed] = &[
     in_gguf("attn_norm", "attn_norm_2"),
     in_gguf("attn_norm", "attn_norm"),
     in_gguf("ffn_norm", "attn_norm"),
+    in_folder("attn_norm", "h.{}.ln_attn"),
+    in_folder("attn_norm", "h.{}.input_layernorm"),
+    in_folder("ffn_norm", "h.{}.ln_mlp"),
+    in_folder("ffn_norm", "h.{}.post_attention_layernorm"),
+    in_folder("ffn_norm", "h.{}.input_layernorm"),
+];
+
+/// The queries, the key and the value of a head lie beside each other.
+pub(super) const BLOOM: &[Renamed] = &[
+    in_folder("token_embd", "word_embeddings"),
+    in_folder("token_embd_norm", "word_embeddings_layernorm"),
+    in_folder("output_norm", "ln_f"),
+    in_folder("attn_norm", "h.{}.input_layernorm"),
+    in_folder("attn_q", "h.{}.self_attention.query_key_value").how(How::Beside(Qkv::Queries)),
+    in_folder("attn_k", "h.{}.self_attention.query_key_value").how(How::Beside(Qkv::Key)),
+    in_folder("attn_v", "h.{}.self_attention.query_key_value").how(How::Beside(Qkv::Value)),
+    in_folder("attn_output", "h.{}.self_attention.dense"),
+    in_folder("ffn_norm", "h.{}.post_attention_layernorm"),
+    in_folder("ffn_up", "h.{}.mlp.dense_h_to_4h"),
+    in_folder("ffn_down", "h.{}.mlp.dense_4h_to_h"),
+];
+
+pub(super) const GPT_NEOX: &[Renamed] = &[
+    in_folder("token_embd", "embed_in"),
+    in_folder("output", "embed_out"),
+    in_folder("output_norm", "final_layer_norm"),
+    in_folder("attn_q", "attention.query_key_value").how(How::Beside(Qkv::Queries)),
+    in_folder("attn_k", "attention.query_key_value").how(How::Beside(Qkv::Key)),
+    in_folder("attn_v", "attention.query_key_value").how(How::Beside(Qkv::Value)),
+    in_folder("attn_output", "attention.dense"),
+    in_folder("ffn_up", "mlp.dense_h_to_4h"),
+    in_folder("ffn_down", "mlp.dense_4h_to_h"),
+];
+
+/// Names of GPT-2 and of `StarCoder`.
+pub(super) const GPT: &[Renamed] = &[
+    in_folder("token_embd", "wte"),
+    in_folder("position_embd", "wpe"),
+    in_folder("output_norm", "ln_f"),
+    in_folder("attn_norm", "h.{}.ln_1"),
+    in_folder("attn_qkv", "h.{}.attn.c_attn"),
+    in_folder("attn_output", "h.{}.attn.c_proj"),
+    in_folder("ffn_norm", "h.{}.ln_2"),
+    in_folder("ffn_up", "h.{}.mlp.c_fc"),
+    in_folder("ffn_down", "h.{}.mlp.c_proj"),
+];
+
+/// Matrices of GPT-2 have inputs before outputs.
+pub(super) const GPT2: &[Renamed] = &[
+    in_folder("attn_q", "h.{}.attn.c_attn").how(How::Columns { part: 0, of: 3 }),
+    in_folder("attn_k", "h.{}.attn.c_attn").how(How::Columns { part: 1, of: 3 }),
+    in_folder("attn_v", "h.{}.attn.c_attn").how(How::Columns { part: 2, of: 3 }),
+    in_folder("attn_qkv", ""),
+    in_folder("attn_output", "h.{}.attn.c_proj").how(How::Columns { part: 0, of: 1 }),
+    in_folder("ffn_up", "h.{}.mlp.c_fc").how(How::Columns { part: 0, of: 1 }),
+    in_folder("ffn_down", "h.{}.mlp.c_proj").how(How::Columns { part: 0, of: 1 }),
+];
+
+pub(super) const MPT: &[Renamed] = &[
+    in_folder("token_embd", "wte"),
+    in_folder("position_embd", "wpe"),
+    in_folder("output_norm", "norm_f"),
+    in_folder("attn_norm", "blocks.{}.norm_1"),
+    in_folder("attn_qkv", "blocks.{}.attn.Wqkv"),
+    in_folder("attn_q_norm", "blocks.{}.attn.q_ln"),
+    in_folder("attn_k_norm", "blocks.{}.attn.k_ln"),
+    in_folder("attn_output", "blocks.{}.attn.out_proj"),
+    in_folder("ffn_norm", "blocks.{}.norm_2"),
+    in_folder("ffn_up", "blocks.{}.ffn.up_proj"),
+    in_folder("ffn_down", "blocks.{}.ffn.down_proj"),
+];
+
+pub(super) const DBRX: &[Renamed] = &[
+    in_folder("token_embd", "wte"),
+    in_folder("output_norm", "norm_f"),
+    in_folder("attn_norm", "blocks.{}.norm_attn_norm.norm_1"),
+    in_folder("attn_qkv", "blocks.{}.norm_attn_norm.attn.Wqkv"),
+    in_folder("attn_output", "blocks.{}.norm_attn_norm.attn.out_proj"),
+    renamed("ffn_norm", "attn_output_norm", "blocks.{}.norm_attn_norm.norm_2"),
+    in_folder("ffn_gate_inp", "blocks.{}.ffn.router.layer"),
+    in_folder("ffn_gate_exps", "blocks.{}.ffn.experts.mlp.w1"),
+    in_folder("ffn_up_exps", "blocks.{}.ffn.experts.mlp.v1"),
+    in_folder("ffn_gate_up_exps", ""),
+    in_folder("ffn_down_exps", "blocks.{}.ffn.experts.mlp.w2").how(transposed(0, 1, false)),
 ];
 
 pub(super) const BAICHUAN: &[Renamed] = &[in_folder("attn_qkv", "self_attn.W_pack")];

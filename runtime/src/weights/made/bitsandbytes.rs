@@ -17,11 +17,11 @@ use serde::Deserialize;
 
 use crate::error::Error;
 use crate::weights::json;
-use crate::weights::made::Plan;
 use crate::weights::made::bits::{Bits, Places};
 use crate::weights::made::factors::{Factors, Nested, float};
 use crate::weights::made::matrix::{Matrix, Meaning, Zeros};
 use crate::weights::made::part::Folder;
+use crate::weights::made::unpacked::Unpacked;
 
 const STATE: &str = ".quant_state.bitsandbytes__";
 /// What a row of eight bits is multiplied with, as it is written there.
@@ -39,18 +39,18 @@ struct State {
 }
 
 /// Reads all weights.
-pub(super) fn read(folder: &Folder, plan: &mut Plan) -> Result<(), Error> {
+pub(super) fn read(folder: &Folder, to: &mut Unpacked) -> Result<(), Error> {
     for name in folder.parts.keys() {
         if let Some((weight, _)) = name.split_once(STATE) {
-            add_four(folder, plan, weight, name)?;
+            add_four(folder, to, weight, name)?;
         } else if let Some(base) = name.strip_suffix(".SCB") {
-            add_eight(folder, plan, base)?;
+            add_eight(folder, to, base)?;
         }
     }
     Ok(())
 }
 
-fn add_four(folder: &Folder, plan: &mut Plan, weight: &str, state_name: &str) -> Result<(), Error> {
+fn add_four(folder: &Folder, to: &mut Unpacked, weight: &str, state_name: &str) -> Result<(), Error> {
     let name = |part: &str| format!("{weight}.{part}");
     let state = folder.part(state_name, &["u8"])?;
     let State { blocksize, dtype, shape, nested_blocksize, nested_offset } =
@@ -105,10 +105,10 @@ fn add_four(folder: &Folder, plan: &mut Plan, weight: &str, state_name: &str) ->
     let parts = ["absmax", "quant_map", "nested_absmax", "nested_quant_map"].map(name);
     let parts = parts.into_iter().chain([weight.to_owned(), state_name.to_owned()]);
     let parts = parts.filter(|name| folder.parts.contains_key(name));
-    plan.add(folder, weight.to_owned(), shape, matrix, parts.collect::<Vec<_>>())
+    to.add(folder, weight.to_owned(), shape, matrix, parts.collect::<Vec<_>>())
 }
 
-fn add_eight(folder: &Folder, plan: &mut Plan, base: &str) -> Result<(), Error> {
+fn add_eight(folder: &Folder, to: &mut Unpacked, base: &str) -> Result<(), Error> {
     let name = |part: &str| format!("{base}.{part}");
     let codes = folder.part(&name("weight"), &["i8"])?;
     let sizes = codes.matrix().filter(|[_, columns]| *columns > 0);
@@ -130,5 +130,5 @@ fn add_eight(folder: &Folder, plan: &mut Plan, base: &str) -> Result<(), Error> 
     };
     let parts = ["weight", "SCB", "weight_format"].map(name);
     let parts = parts.into_iter().filter(|name| folder.parts.contains_key(name));
-    plan.add(folder, name("weight"), shape, matrix, parts.collect::<Vec<_>>())
+    to.add(folder, name("weight"), shape, matrix, parts.collect::<Vec<_>>())
 }

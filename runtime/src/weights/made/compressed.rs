@@ -18,13 +18,13 @@
 //! `weight_global_scale`. Activations are quantised here as ever, so their scales are not needed.
 
 use crate::error::{Error, quoted};
-use crate::weights::made::Plan;
 use crate::weights::made::bits::{Bits, Fill};
 use crate::weights::made::factors::{FLOATS, Factors, float};
 use crate::weights::made::gptq::order;
 use crate::weights::made::matrix::{Matrix, Meaning, Zeros};
 use crate::weights::made::part::{Folder, Part, two_sizes};
 use crate::weights::made::tiles::{Grid, add_fp8, unused};
+use crate::weights::made::unpacked::Unpacked;
 
 /// Formats that are read.
 const FORMATS: [&str; 9] = [
@@ -38,7 +38,7 @@ const FORMATS: [&str; 9] = [
     "mixed-precision",
     "dense",
 ];
-const MODELOPT: [&str; 8] = [
+const MODELOPT: [&str; 9] = [
     "FP8",
     "FP8_PER_CHANNEL_PER_TOKEN",
     "FP8_PB_WO",
@@ -46,6 +46,7 @@ const MODELOPT: [&str; 8] = [
     "NVFP4_AWQ",
     "W4A16_NVFP4",
     "W4A8_NVFP4_FP8",
+    "MXFP8",
     "MIXED_PRECISION",
 ];
 
@@ -54,27 +55,27 @@ const NVFP4: usize = 16;
 const MXFP4: usize = 32;
 
 /// Reads the modules of compressed-tensors.
-pub(super) fn read(folder: &Folder, plan: &mut Plan) -> Result<(), Error> {
+pub(super) fn read(folder: &Folder, to: &mut Unpacked) -> Result<(), Error> {
     check_formats(folder)?;
     let tile = tile(folder);
     for (name, part) in &folder.parts {
         if let Some(base) = name.strip_suffix(".weight_packed") {
             if part.ty == "u8" {
-                add_fp4(folder, plan, base, name, false)?;
+                add_fp4(folder, to, base, name, false)?;
             } else {
-                add_packed(folder, plan, base)?;
+                add_packed(folder, to, base)?;
             }
         } else if let Some(base) = name.strip_suffix(".weight_scale") {
-            add_whole(folder, plan, base, name, tile)?;
+            add_whole(folder, to, base, name, tile)?;
         }
     }
-    plan.taken.extend(unused(folder));
+    to.taken.extend(unused(folder));
     Ok(())
 }
 
 /// Reads the modules of `ModelOpt`.
-pub(super) fn read_modelopt(folder: &Folder, plan: &mut Plan) -> Result<(), Error> {
-    let algorithm = folder.text("quant_algo");
+pub(super) fn read_modelopt(folder: &Folder, to: &mut Unpacked) -> Result<(), Error> {
+    let algorithm = folder.text("quant_algo").or_else(|| folder.text("quantization.quant_algo"));
     if let Some(other) = algorithm.filter(|algorithm| !MODELOPT.contains(algorithm)) {
         let what = format!("expected one of {}, found {}", MODELOPT.join(", "), quoted(other));
         return Err(folder.unsupported("quant_algo", what));
@@ -83,12 +84,12 @@ pub(super) fn read_modelopt(folder: &Folder, plan: &mut Plan) -> Result<(), Erro
         let Some(base) = name.strip_suffix(".weight_scale") else { continue };
         let weight = format!("{base}.weight");
         if folder.parts.get(&weight).is_some_and(|part| part.ty == "u8") {
-            add_fp4(folder, plan, base, &weight, true)?;
+            add_fp4(folder, to, base, &weight, true)?;
         } else {
-            add_fp8(folder, plan, base, name, Some([128, 128]).filter(|_| algorithm == Some("FP8_PB_WO")))?;
+            add_fp8(folder, to, base, name, Some([128, 128]).filter(|_| algorithm == Some("FP8_PB_WO")))?;
         }
     }
-    plan.taken.extend(unused(folder));
+    to.taken.extend(unused(folder));
     Ok(())
 }
 
@@ -123,7 +124,7 @@ fn tile(folder: &Folder) -> Option<[usize; 2]> {
 /// Adds a matrix of whole numbers or of FP8; a scale without such a weight stays.
 fn add_whole(
     folder: &Folder,
-    plan: &mut Plan,
+    to: &mut Unpacked,
     base: &str,
     scales: &str,
     tile: Option<[usize; 2]>,
@@ -131,7 +132,7 @@ fn add_whole(
     let name = format!("{base}.weight");
     let Some(codes) = folder.parts.get(&name) else { return Ok(()) };
     if codes.ty == "f8_e4m3" {
-        return add_fp8(folder, plan, base, scales, tile);
+        return add_fp8(folder, to, base, scales, tile);
     }
     let codes = folder.part(&name, &["i8", "f8_e4m3"])?;
     let sizes = codes
@@ -140,11 +141,11 @@ fn add_whole(
     let shape = codes.shape.clone();
     let codes = Bits { flipped: 0x80, ..Bits::along(codes, 8, sizes[1]) };
     let grid = Grid::read(folder, scales, &FLOATS, sizes, tile)?;
-    add(folder, plan, base, (shape, sizes, codes), grid)
+    add(folder, to, base, (shape, sizes, codes), grid)
 }
 
 /// Adds a matrix of packed whole numbers.
-fn add_packed(folder: &Folder, plan: &mut Plan, base: &str) -> Result<(), Error> {
+fn add_packed(folder: &Folder, to: &mut Unpacked, base: &str) -> Result<(), Error> {
     let name = |part: &str| format!("{base}.{part}");
     let codes = folder.part(&name("weight_packed"), &["i32"])?;
     let fault = |what: String| folder.fault(&name("weight_packed"), what);
@@ -167,7 +168,7 @@ fn add_packed(folder: &Folder, plan: &mut Plan, base: &str) -> Result<(), Error>
     let codes = Bits { fill, ..Bits::along(codes, bits, 4 * n_words) };
     let sizes = [n_rows, n_columns];
     let grid = Grid::read(folder, &name("weight_scale"), &FLOATS, sizes, None)?;
-    add(folder, plan, base, (shape, sizes, codes), grid)
+    add(folder, to, base, (shape, sizes, codes), grid)
 }
 
 /// The numbers of bits that the configuration has.
@@ -189,7 +190,7 @@ fn last_size(part: &Part, folder: &Folder) -> Option<usize> {
 /// Adds a matrix of whole numbers with its zeros and the order of its groups.
 fn add(
     folder: &Folder,
-    plan: &mut Plan,
+    to: &mut Unpacked,
     base: &str,
     (shape, sizes, codes): (Vec<usize>, [usize; 2], Bits),
     grid: Grid,
@@ -221,7 +222,7 @@ fn add(
     let parts =
         ["weight_packed", "weight_shape", "weight_scale", "weight_zero_point", "weight_g_idx", "weight"];
     let parts = parts.into_iter().map(name).filter(|name| folder.parts.contains_key(name));
-    plan.add(folder, format!("{base}.weight"), shape, matrix, parts.collect::<Vec<_>>())
+    to.add(folder, format!("{base}.weight"), shape, matrix, parts.collect::<Vec<_>>())
 }
 
 /// What is taken off codes: from the middle for one zero, else from the first code.
@@ -252,7 +253,7 @@ fn zeros(folder: &Folder, name: &str, codes: &Bits, [n_rows, n_groups]: [usize; 
 /// Adds a matrix of E2M1.
 fn add_fp4(
     folder: &Folder,
-    plan: &mut Plan,
+    to: &mut Unpacked,
     base: &str,
     weight: &str,
     is_modelopt: bool,
@@ -298,5 +299,5 @@ fn add_fp4(
     };
     let parts = [weight.to_owned(), name("weight_scale"), second];
     let parts = parts.into_iter().filter(|name| folder.parts.contains_key(name));
-    plan.add(folder, name("weight"), shape, matrix, parts.collect::<Vec<_>>())
+    to.add(folder, name("weight"), shape, matrix, parts.collect::<Vec<_>>())
 }

@@ -1,6 +1,7 @@
 //! GPTQ and AWQ, and what `AutoRound` writes as one of them.
 //!
-//! In: sets of `qweight`, `qzeros`, `scales` and, for GPTQ, `g_idx`. Out: a matrix `weight` `[outputs, inputs]` for each.
+//! In: sets of `qweight`, `qzeros`, `scales` and, for GPTQ, `g_idx`. Out: for each a matrix `weight`,
+//! `[outputs, inputs]`.
 //!
 //! ```text
 //! GPTQ  qweight [inputs * bits / 32, outputs]   a string of bits down each column; 2, 3, 4 or 8 bits
@@ -12,11 +13,11 @@
 //! ```
 
 use crate::error::{Error, quoted};
-use crate::weights::made::Plan;
 use crate::weights::made::bits::{Bits, Places};
 use crate::weights::made::factors::{FLOATS, Factors};
 use crate::weights::made::matrix::{Matrix, Meaning, Zeros};
 use crate::weights::made::part::{Folder, Part};
+use crate::weights::made::unpacked::Unpacked;
 use crate::weights::value::Value;
 
 /// Bits that GPTQ has codes of.
@@ -33,12 +34,12 @@ enum Layout {
 }
 
 /// Reads all sets.
-pub(super) fn read(folder: &Folder, plan: &mut Plan) -> Result<(), Error> {
+pub(super) fn read(folder: &Folder, to: &mut Unpacked) -> Result<(), Error> {
     let (layout, bits) = (layout(folder)?, bits(folder)?);
     for base in folder.parts.keys().filter_map(|name| name.strip_suffix(".qweight")) {
         let (shape, matrix) = matrix(folder, base, layout, bits)?;
         let parts = ["qweight", "qzeros", "scales", "g_idx"].map(|part| format!("{base}.{part}"));
-        plan.add(folder, format!("{base}.weight"), shape, matrix, parts)?;
+        to.add(folder, format!("{base}.weight"), shape, matrix, parts)?;
     }
     Ok(())
 }

@@ -12,11 +12,11 @@
 use fusebox_compiler::tensor::quant::Format;
 
 use crate::error::{Error, Place, quoted};
-use crate::weights::made::Plan;
 use crate::weights::made::bits::Bits;
 use crate::weights::made::factors::{FLOATS, Factors, e4m3};
 use crate::weights::made::matrix::{Matrix, Meaning, Zeros};
 use crate::weights::made::part::Folder;
+use crate::weights::made::unpacked::Unpacked;
 use crate::weights::value::Value;
 
 const BITS: [u64; 6] = [2, 3, 4, 5, 6, 8];
@@ -29,24 +29,27 @@ struct Scheme {
 }
 
 /// Reads all modules that have scales.
-pub(super) fn read(folder: &Folder, plan: &mut Plan) -> Result<(), Error> {
+pub(super) fn read(folder: &Folder, to: &mut Unpacked) -> Result<(), Error> {
     for base in folder.parts.keys().filter_map(|name| name.strip_suffix(".scales")) {
-        add(folder, plan, base)?;
+        add(folder, to, base)?;
     }
     Ok(())
 }
 
-/// What the configuration says of a module, or of all.
+/// Where the configuration says it: newer folders have it twice.
+const PLACES: [&str; 2] = ["quantization", "quantization_config"];
+
+/// Whether the configuration says that modules are quantised so.
+pub(super) fn is_said(folder: &Folder) -> bool {
+    PLACES.iter().any(|place| folder.config.contains_key(&format!("{place}.bits")))
+}
+
+/// What the configuration says of a module, or of all, and under which key.
 fn says<'a>(folder: &'a Folder, base: &str, name: &str) -> (String, Option<&'a Value>) {
-    let own = format!("quantization.{base}.{name}");
-    let value = folder.config.get(&own);
-    if value.is_some() {
-        (own, value)
-    } else {
-        let all = format!("quantization.{name}");
-        let value = folder.config.get(&all);
-        (all, value)
-    }
+    let keys = [format!("{base}.{name}"), name.to_owned()];
+    let keys = keys.iter().flat_map(|key| PLACES.map(|place| format!("{place}.{key}")));
+    let found = keys.filter_map(|key| Some((folder.config.get(&key)?, key))).next();
+    found.map_or_else(|| (format!("quantization.{name}"), None), |(value, key)| (key, Some(value)))
 }
 
 fn scheme(folder: &Folder, base: &str) -> Result<Scheme, Error> {
@@ -70,7 +73,7 @@ fn scheme(folder: &Folder, base: &str) -> Result<Scheme, Error> {
 
 const MODES: [&str; 4] = ["affine", "mxfp4", "nvfp4", "mxfp8"];
 
-fn add(folder: &Folder, plan: &mut Plan, base: &str) -> Result<(), Error> {
+fn add(folder: &Folder, to: &mut Unpacked, base: &str) -> Result<(), Error> {
     let name = |part: &str| format!("{base}.{part}");
     let Scheme { mode, bits, group } = scheme(folder, base)?;
     let codes = folder.part(&name("weight"), &["u32"])?;
@@ -120,5 +123,5 @@ fn add(folder: &Folder, plan: &mut Plan, base: &str) -> Result<(), Error> {
     };
     let parts =
         ["weight", "scales", "biases"].map(name).into_iter().filter(|name| folder.parts.contains_key(name));
-    plan.add(folder, name("weight"), shape, matrix, parts.collect::<Vec<_>>())
+    to.add(folder, name("weight"), shape, matrix, parts.collect::<Vec<_>>())
 }

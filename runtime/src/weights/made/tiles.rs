@@ -12,11 +12,11 @@
 use fusebox_compiler::tensor::quant::Format;
 
 use crate::error::Error;
-use crate::weights::made::Plan;
 use crate::weights::made::bits::Bits;
 use crate::weights::made::factors::{Factors, e4m3};
 use crate::weights::made::matrix::{Matrix, Meaning};
 use crate::weights::made::part::{Folder, Part, two_sizes};
+use crate::weights::made::unpacked::Unpacked;
 
 /// Elements of a block of MXFP4, and bytes of their numbers.
 const BLOCK: usize = 32;
@@ -25,22 +25,22 @@ const BLOCK_BYTES: usize = 16;
 pub(super) const SCALES: [&str; 5] = ["f32", "bf16", "f16", "f8_e8m0", "u8"];
 
 /// Reads the pairs of `fp8`.
-pub(super) fn read_fp8(folder: &Folder, plan: &mut Plan) -> Result<(), Error> {
+pub(super) fn read_fp8(folder: &Folder, to: &mut Unpacked) -> Result<(), Error> {
     let tile = folder.says("weight_block_size").and_then(two_sizes);
     for name in folder.parts.keys() {
         let base = name.strip_suffix(".weight_scale_inv").or_else(|| name.strip_suffix(".weight_scale"));
         if let Some(base) = base {
-            add_fp8(folder, plan, base, name, tile)?;
+            add_fp8(folder, to, base, name, tile)?;
         }
     }
-    plan.taken.extend(unused(folder));
+    to.taken.extend(unused(folder));
     Ok(())
 }
 
 /// Adds a matrix of FP8.
 pub(super) fn add_fp8(
     folder: &Folder,
-    plan: &mut Plan,
+    to: &mut Unpacked,
     base: &str,
     scales: &str,
     tile: Option<[usize; 2]>,
@@ -63,7 +63,7 @@ pub(super) fn add_fp8(
         n_groups: grid.n_groups,
         order: None,
     };
-    plan.add(folder, name.clone(), shape, matrix, [name, scales.to_owned()])
+    to.add(folder, name.clone(), shape, matrix, [name, scales.to_owned()])
 }
 
 /// Factors of a matrix by the shape of their tensor.
@@ -102,7 +102,7 @@ impl Grid {
         if part.n_elements() == 1 {
             return one(part, [0, 0]);
         }
-        if part.n_elements() == n_rows {
+        if part.shape == [n_rows] || part.matrix() == Some([n_rows, 1]) {
             return one(part, [1, 0]);
         }
         match part.matrix() {
@@ -144,7 +144,7 @@ pub(super) fn unused<'a>(folder: &'a Folder) -> impl Iterator<Item = String> + '
 }
 
 /// Reads the pairs of `mxfp4`.
-pub(super) fn read_mxfp4(folder: &Folder, plan: &mut Plan) -> Result<(), Error> {
+pub(super) fn read_mxfp4(folder: &Folder, to: &mut Unpacked) -> Result<(), Error> {
     for base in folder.parts.keys().filter_map(|name| name.strip_suffix("_scales")) {
         let [blocks, scales] = ["blocks", "scales"].map(|part| format!("{base}_{part}"));
         let codes = folder.part(&blocks, &["u8"])?;
@@ -171,7 +171,7 @@ pub(super) fn read_mxfp4(folder: &Folder, plan: &mut Plan) -> Result<(), Error> 
             n_groups,
             order: None,
         };
-        plan.add(folder, base.to_owned(), shape, matrix, [blocks, scales])?;
+        to.add(folder, base.to_owned(), shape, matrix, [blocks, scales])?;
     }
     Ok(())
 }
