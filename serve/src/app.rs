@@ -13,9 +13,9 @@ use hyper::HeaderMap;
 use serde_json::Value;
 use tokio::sync::Mutex as AsyncMutex;
 
+use crate::http::problem::Problem;
 use crate::metrics::Metrics;
 use crate::model::{Served, Terms, is_name};
-use crate::problem::Problem;
 use crate::settings::Settings;
 use crate::worker::QueueLimits;
 

@@ -13,11 +13,11 @@ use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
 use crate::answer::{Piece, Reader, Reading};
-use crate::encoder::ONLY_EMBEDS;
+use crate::engine::encoder::ONLY_EMBEDS;
 use crate::grammar::{Constraint, Grammar};
-use crate::ids;
+use crate::http::ids;
+use crate::http::problem::Problem;
 use crate::model::Served;
-use crate::problem::Problem;
 use crate::sampling::{Drawer, Sampling, Scored};
 use crate::scheduler::{Event, Failure, Job, ROOM};
 

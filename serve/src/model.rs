@@ -16,10 +16,10 @@ use fusebox::{Model, Pooling, Run};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::encoder::Encoder;
+use crate::engine::encoder::Encoder;
+use crate::engine::paged::{Paged, Parts};
 use crate::grammar::Grammars;
-use crate::paged::{Paged, Parts};
-use crate::problem::Problem;
+use crate::http::problem::Problem;
 use crate::scheduler::Limits;
 use crate::tools::{Format, Tool};
 use crate::worker::{MakeEngine, QueueLimits, Worker};

@@ -19,9 +19,17 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::app::{App, Request};
-use crate::problem::{Dialect, Kind, Problem};
-use crate::reply::{self, Response};
-use crate::{anthropic, embeddings, ids, native, ollama, openai_chat, openai_completions, rerank, responses};
+use crate::endpoints::anthropic;
+use crate::endpoints::embeddings;
+use crate::endpoints::native;
+use crate::endpoints::ollama;
+use crate::endpoints::openai_chat;
+use crate::endpoints::openai_completions;
+use crate::endpoints::rerank;
+use crate::endpoints::responses;
+use crate::http::ids;
+use crate::http::problem::{Dialect, Kind, Problem};
+use crate::http::reply::{self, Response};
 
 /// A request as it comes.
 type HttpRequest = hyper::Request<Incoming>;

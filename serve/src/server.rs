@@ -24,11 +24,11 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::app::{App, Source, Stage};
+use crate::http::stall::Stall;
+use crate::http::tls::Tls;
 use crate::metrics::Metrics;
 use crate::routes::respond;
 use crate::settings::Settings;
-use crate::stall::Stall;
-use crate::tls::Tls;
 
 /// The most time for the headers of a request.
 const HEADER_TIME: Duration = Duration::from_secs(30);

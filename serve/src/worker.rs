@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use crate::engine::{Capacity, Engine};
+use crate::http::problem::Problem;
 use crate::metrics::{Gauges, Metrics};
-use crate::problem::Problem;
 use crate::scheduler::{Job, Limits, Look, Queue, Scheduler, Tick};
 
 /// How long a blocked scheduler waits before it looks again.

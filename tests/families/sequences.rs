@@ -297,7 +297,9 @@ fn a_replay_that_fails_loses_states_and_no_rows() {
             let mut engine = engine(&model, &settings, Box::new(CpuDevice::new(cpu, 2).unwrap()));
             let ids = [engine.open(), engine.open()];
             let mut tokens = vec![3, 1, 4];
-            ids.map(|id| engine.step(&[piece(id, &tokens)]).unwrap());
+            for id in ids {
+                engine.step(&[piece(id, &tokens)]).unwrap();
+            }
             let error = loop {
                 let next = [tokens.len() as u32];
                 if let Err(error) = engine.step(&ids.map(|id| piece(id, &next))) {
@@ -312,8 +314,10 @@ fn a_replay_that_fails_loses_states_and_no_rows() {
                 let refusal = engine.step(&[piece(ids[0], &[9])]).unwrap_err().to_string();
                 assert!(refusal.contains("its states were lost"), "{refusal}");
                 assert!(engine.fork(ids[1]).unwrap_err().to_string().contains("its states were lost"));
-                ids.map(|id| engine.truncate(id, 0).unwrap());
-                ids.map(|id| engine.step(&[piece(id, &tokens)]).unwrap());
+                for id in ids {
+                    engine.truncate(id, 0).unwrap();
+                    engine.step(&[piece(id, &tokens)]).unwrap();
+                }
             }
             engine.step(&ids.map(|id| piece(id, &[9]))).unwrap();
             let found = ids.map(|id| engine.logits(id).unwrap().to_vec());

@@ -22,7 +22,6 @@ const LARGE_FOLDERS: &[(&str, usize)] = &[
     ("examples", 13),
     ("models/src", 13),
     ("runtime/src/weights", 16),
-    ("serve/src", 34),
     ("src", 15),
     ("tests/commands", 21),
     ("tests/families", 20),

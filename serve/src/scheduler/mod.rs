@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 
 use crate::engine::{Engine, Piece, Refused, Scored as Rows, SequenceId};
 use crate::grammar::{Constraint, keep_allowed};
-use crate::problem::Problem;
+use crate::http::problem::Problem;
 use crate::sampling::{Drawer, Scored, score};
 
 mod guess;

@@ -9,7 +9,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
-use crate::json_scan::{Scan, end_of_value, json_prefix};
+use crate::http::json_scan::{Scan, end_of_value, json_prefix};
 
 /// How a family writes calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 use hyper::header;
 use hyper::http::HeaderValue;
 
-use crate::reply::{self, Response};
+use crate::http::reply::{self, Response};
 
 /// The file.
 const PAGE: &str = include_str!("page.html");

@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 
 use crate::ask::Ask;
 use crate::grammar::Grammar;
+use crate::http::problem::Problem;
 use crate::model::Served;
-use crate::problem::Problem;
 use crate::tools::{Choice, Tool};
 
 /// A conversation.

@@ -10,15 +10,17 @@ use serde_json::{Map, Value, json};
 use crate::answer::{Piece, Reason};
 use crate::app::{App, Request, blocking};
 use crate::ask::{Answering, Ask, Told};
-use crate::chat::Conversation;
-use crate::fields::{Fields, kind};
-use crate::frames::{Frames, Framing, stream};
+use crate::endpoints::chat::Conversation;
+use crate::endpoints::messages;
+use crate::endpoints::openai_chat;
+use crate::endpoints::params;
+use crate::http::fields::{Fields, kind};
+use crate::http::frames::{Frames, Framing, stream};
+use crate::http::ids;
+use crate::http::problem::{Dialect, Problem};
+use crate::http::reply::{self, Response};
 use crate::model::{Served, now};
-use crate::openai_chat;
-use crate::problem::{Dialect, Problem};
-use crate::reply::{self, Response};
 use crate::sampling::Scored;
-use crate::{ids, messages, params};
 
 /// What the response repeats of its request.
 #[derive(Clone, Debug)]

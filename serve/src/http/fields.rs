@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
 
-use crate::problem::Problem;
+use crate::http::problem::Problem;
 
 /// The fields of an object that were not taken yet.
 #[derive(Debug)]

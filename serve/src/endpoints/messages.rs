@@ -5,8 +5,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::fields::kind;
-use crate::problem::Problem;
+use crate::http::fields::kind;
+use crate::http::problem::Problem;
 
 /// The text of a content that is a string or parts.
 fn text_of(content: &Value, path: &str) -> Result<String, Problem> {

@@ -12,12 +12,12 @@ use serde_json::{Map, Value, json};
 use crate::answer::Piece;
 use crate::app::{App, Request, blocking};
 use crate::ask::{Answering, Ask, Told};
-use crate::encoder::ONLY_EMBEDS;
-use crate::fields::Fields;
+use crate::endpoints::params;
+use crate::engine::encoder::ONLY_EMBEDS;
+use crate::http::fields::Fields;
+use crate::http::problem::Problem;
+use crate::http::reply::{self, Response};
 use crate::model::Served;
-use crate::params;
-use crate::problem::Problem;
-use crate::reply::{self, Response};
 
 /// The most documents of a request.
 const MAX_DOCUMENTS: usize = 1024;

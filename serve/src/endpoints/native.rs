@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 
 use crate::app::{App, Listed, Request, Stage, blocking};
 use crate::ask::Ask;
-use crate::fields::{Fields, to_integer};
-use crate::openai_chat;
-use crate::page;
-use crate::params;
-use crate::problem::Problem;
-use crate::reply::{self, Response};
+use crate::endpoints::openai_chat;
+use crate::endpoints::params;
+use crate::http::fields::{Fields, to_integer};
+use crate::http::page;
+use crate::http::problem::Problem;
+use crate::http::reply::{self, Response};
 
 /// After how long a replay counts as stuck.
 const STUCK: Duration = Duration::from_mins(2);

@@ -10,10 +10,10 @@ use fusebox::pooling::normalised;
 use serde_json::{Value, json};
 
 use crate::app::{App, Request, blocking};
-use crate::fields::{Fields, to_integer};
+use crate::http::fields::{Fields, to_integer};
+use crate::http::problem::Problem;
+use crate::http::reply::{self, Response};
 use crate::model::Served;
-use crate::problem::Problem;
-use crate::reply::{self, Response};
 
 /// The most inputs of a request.
 const MAX_INPUTS: usize = 2048;

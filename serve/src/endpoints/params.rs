@@ -10,10 +10,10 @@ use hyper::HeaderMap;
 use serde_json::{Map, Value, json};
 
 use crate::ask::Ask;
-use crate::fields::{Fields, kind, to_integer};
 use crate::grammar::Grammar;
+use crate::http::fields::{Fields, kind, to_integer};
+use crate::http::problem::Problem;
 use crate::model::Served;
-use crate::problem::Problem;
 use crate::tools::{Choice, Tool};
 
 /// The most stop strings, and the longest.

@@ -8,6 +8,9 @@ use std::fmt;
 
 use fusebox::{Error, Kin};
 
+pub(crate) mod encoder;
+pub(crate) mod paged;
+
 /// A sequence of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SequenceId(pub(crate) usize);

@@ -9,14 +9,17 @@ use serde_json::{Map, Value, json};
 use crate::answer::{Piece, Reason};
 use crate::app::{App, Request, blocking};
 use crate::ask::{Answering, Ask, Told};
-use crate::chat::Conversation;
-use crate::fields::Fields;
-use crate::frames::{Frames, Framing, stream};
+use crate::endpoints::chat::Conversation;
+use crate::endpoints::messages;
+use crate::endpoints::params;
+use crate::http::fields::Fields;
+use crate::http::frames::{Frames, Framing, stream};
+use crate::http::ids;
+use crate::http::problem::{Dialect, Problem};
+use crate::http::reply::{self, Response};
+use crate::model;
 use crate::model::Served;
-use crate::problem::{Dialect, Problem};
-use crate::reply::{self, Response};
 use crate::sampling::Scored;
-use crate::{ids, messages, model, params};
 
 /// What the answer shows beside its text.
 #[derive(Clone, Debug)]

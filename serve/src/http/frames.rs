@@ -12,8 +12,8 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use crate::problem::{Dialect, Problem};
-use crate::reply::{self, Response};
+use crate::http::problem::{Dialect, Problem};
+use crate::http::reply::{self, Response};
 
 /// Events between the producer and the socket.
 const BUFFER: usize = 16;

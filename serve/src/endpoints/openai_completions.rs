@@ -9,14 +9,16 @@ use serde_json::{Map, Value, json};
 use crate::answer::Piece;
 use crate::app::{App, Request, blocking};
 use crate::ask::{Answering, Ask, Told};
-use crate::fields::{Fields, to_integer};
-use crate::frames::{Frames, Framing, stream};
+use crate::endpoints::openai_chat::{insert_reason, max_tokens, stream_options};
+use crate::endpoints::params;
+use crate::http::fields::{Fields, to_integer};
+use crate::http::frames::{Frames, Framing, stream};
+use crate::http::ids;
+use crate::http::problem::{Dialect, Problem};
+use crate::http::reply::{self, Response};
+use crate::model;
 use crate::model::Served;
-use crate::openai_chat::{insert_reason, max_tokens, stream_options};
-use crate::problem::{Dialect, Problem};
-use crate::reply::{self, Response};
 use crate::sampling::Scored;
-use crate::{ids, model, params};
 
 /// The most prompts of a request.
 const MAX_PROMPTS: usize = 1024;

@@ -11,16 +11,16 @@ use serde_json::{Map, Value, json};
 use crate::answer::{Piece, Reason};
 use crate::app::{App, Listed, Request, blocking};
 use crate::ask::{Answering, Ask, Told};
-use crate::chat::Conversation;
-use crate::fields::{Fields, kind};
-use crate::frames::{Framing, stream};
+use crate::endpoints::chat::Conversation;
+use crate::endpoints::messages;
+use crate::endpoints::openai_chat::{Whole, scores};
+use crate::endpoints::params::{checked_stops, deadline, tools};
 use crate::grammar::Grammar;
-use crate::messages;
+use crate::http::fields::{Fields, kind};
+use crate::http::frames::{Framing, stream};
+use crate::http::problem::{Dialect, Problem};
+use crate::http::reply::{self, Response};
 use crate::model::{Served, now};
-use crate::openai_chat::{Whole, scores};
-use crate::params::{checked_stops, deadline, tools};
-use crate::problem::{Dialect, Problem};
-use crate::reply::{self, Response};
 use crate::tools::Choice;
 
 /// The version of the interface that is spoken here: clients compare it.

@@ -12,7 +12,7 @@ use hyper::{StatusCode, header};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::problem::{Dialect, Kind, Problem};
+use crate::http::problem::{Dialect, Kind, Problem};
 
 /// Tells nginx to pass a stream on as it comes.
 const NO_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");

@@ -10,16 +10,17 @@ use serde_json::{Map, Value, json};
 use crate::answer::{Piece, Reason};
 use crate::app::{App, Request, blocking};
 use crate::ask::{Answering, Ask, Told};
-use crate::chat::Conversation;
-use crate::fields::{Fields, kind};
-use crate::frames::{Frames, Framing, stream};
+use crate::endpoints::chat::Conversation;
+use crate::endpoints::messages;
+use crate::endpoints::openai_chat::Whole;
+use crate::endpoints::params::{checked_stops, deadline, effort_variables, push_tool, response_format, tool};
+use crate::http::fields::{Fields, kind};
+use crate::http::frames::{Frames, Framing, stream};
+use crate::http::ids;
+use crate::http::problem::{Dialect, Problem};
+use crate::http::reply::{self, Response};
 use crate::model::Served;
-use crate::openai_chat::Whole;
-use crate::params::{checked_stops, deadline, effort_variables, push_tool, response_format, tool};
-use crate::problem::{Dialect, Problem};
-use crate::reply::{self, Response};
 use crate::tools::{Choice, Tool};
-use crate::{ids, messages};
 
 /// The signature of reasoning: clients send it back, and nobody checks it.
 const SIGNATURE: &str = "fusebox";
