@@ -272,6 +272,20 @@ impl Arguments {
     }
 }
 
+impl Arguments {
+    /// A line of timings and settings, with what guessing and moving won.
+    fn summary(&self, answer: &Answer, times: &Times, settings: &Settings) -> String {
+        let more = self.draft.in_words(&answer.timing) + &self.switch.in_words(answer);
+        format!("{}; {}{more}", summary(answer, times), in_words(&settings.sampling))
+    }
+
+    /// Adds what guessing and moving won.
+    fn add_to(&self, json: &mut Value, answer: &Answer) {
+        json["speculation"] = self.draft.to_json(&answer.timing);
+        json["switch"] = self.switch.to_json(answer);
+    }
+}
+
 /// Runs a model.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let (name, words) = arguments.named()?;
@@ -332,8 +346,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
             let answer = answer.map_err(|error| opened.in_model(error))?;
             cache.write_all(&mut generator)?;
             let mut json = to_json(&answer, tokens.len(), &times, &generator, &opened, &settings);
-            json["speculation"] = arguments.draft.to_json(&answer.timing);
-            json["switch"] = arguments.switch.to_json(&answer);
+            arguments.add_to(&mut json, &answer);
             if arguments.print_kernels == Some(View::Json) {
                 let (mut session, sequence) = generator.into_session();
                 let (target, cpu) = (opened.target(), opened.cpu()?);
@@ -351,8 +364,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
             let answer = stream_answer(&mut generator, &tokens, before);
             let answer = answer.map_err(|error| opened.in_model(error))?;
             cache.write_all(&mut generator)?;
-            let more = arguments.draft.in_words(&answer.timing) + &arguments.switch.in_words(&answer);
-            output::note(&format!("{}; {}{more}", summary(&answer, &times), in_words(&settings.sampling)));
+            output::note(&arguments.summary(&answer, &times, &settings));
             if answer.finish == Finish::Closed {
                 signals::end_if_interrupted();
             }

@@ -62,23 +62,14 @@ impl<'a> Terms<'a> {
         if !is_taken || x.format != Format::F32 {
             return Err(Reason::Formats(w.format, x.format));
         }
-        let (loops, folds) = (&self.nest.loops, self.nest.folds());
-        let are_columns = product.columns.iter().all(|var| loops.contains(var) && self.is_column(w, x, *var))
-            && self.follow_each_other(x, &product.columns);
-        let len = match (product.kind, &product.along[..], product.row) {
-            (Kind::Product, along, row) => {
-                let is_row = |var: VarId| loops.contains(&var) && self.is_row(w, x, var);
-                let is_run = along.iter().all(|var| folds.contains(var)) && row.is_none_or(is_row);
-                self.run_len(w, x, along).filter(|_| is_run)
-            }
-            (Kind::WeightedSum, [element], Some(row)) => {
-                let are_loops = loops.contains(element) && folds.contains(&row);
-                let is_mix = are_loops && self.is_mixed(w, x, *element) && self.is_weighted(w, x, row);
-                is_mix.then(|| self.part.fixed_len(*element))
-            }
-            (Kind::WeightedSum, ..) => None,
+        let is_column = |var: &VarId| self.nest.loops.contains(var) && self.is_column(w, x, *var);
+        if !product.columns.iter().all(is_column) || !self.follow_each_other(x, &product.columns) {
+            return Err(Reason::Strides);
+        }
+        let len = match product.kind {
+            Kind::Product => self.check_dot_products(product, w, x)?,
+            Kind::WeightedSum => self.check_weighted_sum(product, w, x)?,
         };
-        let len = len.filter(|_| are_columns).ok_or(Reason::Strides)?;
         let block = w.format.block_len() as i64;
         if block > 1 && len.is_none_or(|len| len % block != 0) {
             return Err(Reason::Rows(len, w.format));
@@ -88,20 +79,32 @@ impl<'a> Terms<'a> {
         first.is_multiple(block, &self.part.vars).then_some(()).ok_or(Reason::Start(w.format))
     }
 
+    /// Checks rows and the sum of dot products; says how many terms they have, where that is always the same.
+    fn check_dot_products(&self, product: &Product, w: &Stored, x: &Stored) -> Result<Option<i64>, Reason> {
+        let is_row = |var: VarId| self.nest.loops.contains(&var) && self.is_row(w, x, var);
+        let are_folded = product.along.iter().all(|var| self.nest.folds().contains(var));
+        if product.along.is_empty() || !are_folded || !product.row.is_none_or(is_row) {
+            return Err(Reason::Strides);
+        }
+        let mut len = Some(1);
+        for var in &product.along {
+            let so_far = len.filter(|so_far| self.is_along(w, x, *var, *so_far)).ok_or(Reason::Strides)?;
+            len = self.part.fixed_len(*var).map(|own| so_far * own);
+        }
+        Ok(len)
+    }
+
+    /// Checks the rows of a weighted sum; says how many elements they have, where that is always the same.
+    fn check_weighted_sum(&self, product: &Product, w: &Stored, x: &Stored) -> Result<Option<i64>, Reason> {
+        let ([element], Some(row)) = (&product.along[..], product.row) else { return Err(Reason::Strides) };
+        let are_loops = self.nest.loops.contains(element) && self.nest.folds().contains(&row);
+        let is_mix = are_loops && self.is_mixed(w, x, *element) && self.is_weighted(w, x, row);
+        if is_mix { Ok(self.part.fixed_len(*element)) } else { Err(Reason::Strides) }
+    }
+
     /// Whether a loop follows loops along the sum that have that many values together: contiguous in both factors.
     pub(crate) fn is_along(&self, w: &Stored, x: &Stored, var: VarId, so_far: i64) -> bool {
         !self.bounds_another(var) && [w, x].map(|stored| stored.step_of(var)) == [Some(so_far); 2]
-    }
-
-    /// How many values the loops along the sum have together, if they are contiguous in both factors and there is one;
-    /// unknown where the last one's vary.
-    fn run_len(&self, w: &Stored, x: &Stored, along: &[VarId]) -> Option<Option<i64>> {
-        let mut len = Some(1);
-        for var in along {
-            let so_far = len.filter(|so_far| self.is_along(w, x, *var, *so_far))?;
-            len = self.part.fixed_len(*var).map(|own| so_far * own);
-        }
-        (!along.is_empty()).then_some(len)
     }
 
     /// Whether a loop steps over rows of the weight only.

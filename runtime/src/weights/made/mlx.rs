@@ -47,8 +47,8 @@ pub(super) fn is_said(folder: &Folder) -> bool {
 /// What the configuration says of a module, or of all, and under which key.
 fn says<'a>(folder: &'a Folder, base: &str, name: &str) -> (String, Option<&'a Value>) {
     let keys = [format!("{base}.{name}"), name.to_owned()];
-    let keys = keys.iter().flat_map(|key| PLACES.map(|place| format!("{place}.{key}")));
-    let found = keys.filter_map(|key| Some((folder.config.get(&key)?, key))).next();
+    let mut keys = keys.iter().flat_map(|key| PLACES.map(|place| format!("{place}.{key}")));
+    let found = keys.find_map(|key| Some((folder.config.get(&key)?, key)));
     found.map_or_else(|| (format!("quantization.{name}"), None), |(value, key)| (key, Some(value)))
 }
 
