@@ -293,13 +293,17 @@ fn a_replay_that_fails_loses_states_and_no_rows() {
         // Calls of micro-kernels are counted on each thread.
         let failing = std::thread::spawn(move || {
             let settings = settings(4, 4, Format::F32);
-            let cpu = Cpu::host(Numbers::Single).unwrap().with_planted(Some(Planted { thread: 0, call: 40 }));
-            let mut engine = engine(&model, &settings, Box::new(CpuDevice::new(cpu, 2).unwrap()));
-            let ids = [engine.open(), engine.open()];
             let mut tokens = vec![3, 1, 4];
-            for id in ids {
-                engine.step(&[piece(id, &tokens)]).unwrap();
-            }
+            // How many calls of the prompts are this thread's depends on how tasks are shared.
+            let passes_prompts = |n: u32| {
+                let planted = Some(Planted { thread: 0, call: 32 << n });
+                let cpu = Cpu::host(Numbers::Single).unwrap().with_planted(planted);
+                let mut engine = engine(&model, &settings, Box::new(CpuDevice::new(cpu, 2).unwrap()));
+                let ids = [engine.open(), engine.open()];
+                let passes = ids.iter().all(|id| engine.step(&[piece(*id, &tokens)]).is_ok());
+                passes.then_some((engine, ids))
+            };
+            let (mut engine, ids) = (0..6).find_map(passes_prompts).expect("a call behind the prompts");
             let error = loop {
                 let next = [tokens.len() as u32];
                 if let Err(error) = engine.step(&ids.map(|id| piece(id, &next))) {
