@@ -193,7 +193,7 @@ pub enum How {
     },
 }
 
-/// What lies beside each other for a key head.
+/// What is interleaved by key head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Qkv {
     /// Its queries.

@@ -51,10 +51,7 @@ impl Engine {
     fn copy_states(&mut self, id: SequenceId, other: &mut Self, its: SequenceId) -> Result<(), Error> {
         let mut bytes = Vec::new();
         for (from, to) in other.parts_of(its)?.into_iter().zip(self.parts_of(id)?) {
-            bytes.resize(from.bytes, 0);
-            other.device_mut().read_state(&from.state, from.offset, &mut bytes)?;
-            // What lies behind the end of the sequence may be another's.
-            from.unused.into_iter().for_each(|unused| bytes[unused].fill(0));
+            other.read_part(&from, &mut bytes)?;
             self.device_mut().write_state(&to.state, to.offset, &bytes)?;
         }
         Ok(())

@@ -143,9 +143,7 @@ impl Engine {
         to.put(&bytes_of(&tokens)).map_err(io)?;
         let mut bytes = Vec::new();
         for part in self.parts_of(id)? {
-            bytes.resize(part.bytes, 0);
-            self.device_mut().read_state(&part.state, part.offset, &mut bytes)?;
-            part.unused.into_iter().for_each(|unused| bytes[unused].fill(0));
+            self.read_part(&part, &mut bytes)?;
             to.put(&bytes).map_err(io)?;
         }
         to.put(bytemuck::cast_slice(&row)).map_err(io)?;
@@ -308,6 +306,14 @@ impl Engine {
             }
         }
         Ok(parts)
+    }
+
+    /// Reads a part of a state, with zero in the rows after the end of its sequence: they may be another's.
+    pub(super) fn read_part(&mut self, part: &Part, bytes: &mut Vec<u8>) -> Result<(), Error> {
+        bytes.resize(part.bytes, 0);
+        self.device_mut().read_state(&part.state, part.offset, bytes)?;
+        part.unused.iter().for_each(|unused| bytes[unused.clone()].fill(0));
+        Ok(())
     }
 
     /// The parts of all states that a page is, of which so many rows are used.

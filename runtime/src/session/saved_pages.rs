@@ -83,9 +83,7 @@ impl Engine {
             let padding = vec![0; page_rows - n_tokens];
             to.put(&bytes_of(&[&numbers[..], tokens, &padding].concat())).map_err(io)?;
             for part in self.parts_of_page(page.index(), n_tokens) {
-                bytes.resize(part.bytes, 0);
-                self.device_mut().read_state(&part.state, part.offset, &mut bytes)?;
-                part.unused.into_iter().for_each(|unused| bytes[unused].fill(0));
+                self.read_part(&part, &mut bytes)?;
                 to.put(&bytes).map_err(io)?;
             }
         }

@@ -553,7 +553,7 @@ mod tests {
     fn places_are_trusted_only_where_they_can_be_looked_at() {
         let rest = "  grid\n  @2[0] = 1.0\n";
         let part = |vars: &str, grid: &str, body: &str| format!("{vars}  grid {grid}\n{body}");
-        // Nothing reads elements behind `P`.
+        // Nothing reads elements beyond `P`.
         let places =
             |end: &str| part(&format!("  var p0 in 0..{end}\n"), "p0", "  @1[lookup(@4[p0], 8), 0] = 1.0\n");
         are_disjoint(&[&places("P"), rest]);

@@ -32,7 +32,7 @@ pub(super) struct Bits {
 /// Where the bytes of a line lie.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lines {
-    /// One after another, so many.
+    /// One after another: the bytes of a line.
     Along(usize),
     /// Words apart by the number of lines.
     Down(usize),
@@ -42,7 +42,7 @@ pub(super) enum Lines {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fill {
     Dense,
-    /// So many in each, and none in two.
+    /// This many codes in each word; none straddles two.
     PerWord(usize),
 }
 
@@ -56,7 +56,7 @@ pub(super) enum Places {
 }
 
 impl Bits {
-    /// Codes along the rows of a tensor whose rows have so many bytes.
+    /// Codes along the rows of a tensor whose rows have `line_bytes` bytes.
     pub(super) fn along(part: Part, width: usize, line_bytes: usize) -> Self {
         let lines = Lines::Along(line_bytes);
         Self { part, width, lines, places: Places::Same, fill: Fill::Dense, is_across: false, flipped: 0 }

@@ -134,10 +134,7 @@ fn add_whole(
     if codes.ty == "f8_e4m3" {
         return add_fp8(folder, to, base, scales, tile);
     }
-    let codes = folder.part(&name, &["i8", "f8_e4m3"])?;
-    let sizes = codes
-        .matrix()
-        .ok_or_else(|| folder.fault(&name, format!("expected a matrix, found {:?}", codes.shape)))?;
+    let (codes, sizes) = folder.matrix(&name, &["i8", "f8_e4m3"])?;
     let shape = codes.shape.clone();
     let codes = Bits { flipped: 0x80, ..Bits::along(codes, 8, sizes[1]) };
     let grid = Grid::read(folder, scales, &FLOATS, sizes, tile)?;
@@ -147,10 +144,8 @@ fn add_whole(
 /// Adds a matrix of packed whole numbers.
 fn add_packed(folder: &Folder, to: &mut Unpacked, base: &str) -> Result<(), Error> {
     let name = |part: &str| format!("{base}.{part}");
-    let codes = folder.part(&name("weight_packed"), &["i32"])?;
+    let (codes, [n_rows, n_words]) = folder.matrix(&name("weight_packed"), &["i32"])?;
     let fault = |what: String| folder.fault(&name("weight_packed"), what);
-    let [n_rows, n_words] =
-        codes.matrix().ok_or_else(|| fault(format!("expected a matrix, found {:?}", codes.shape)))?;
     let said = said_bits(folder);
     let n_columns = match folder.optional(&name("weight_shape"), &["i64", "i32"])? {
         Some(part) => last_size(&part, folder),

@@ -76,10 +76,8 @@ const MODES: [&str; 4] = ["affine", "mxfp4", "nvfp4", "mxfp8"];
 fn add(folder: &Folder, to: &mut Unpacked, base: &str) -> Result<(), Error> {
     let name = |part: &str| format!("{base}.{part}");
     let Scheme { mode, bits, group } = scheme(folder, base)?;
-    let codes = folder.part(&name("weight"), &["u32"])?;
+    let (codes, [n_rows, n_words]) = folder.matrix(&name("weight"), &["u32"])?;
     let fault = |what: String| folder.fault(&name("weight"), what);
-    let [n_rows, n_words] =
-        codes.matrix().ok_or_else(|| fault(format!("expected a matrix, found {:?}", codes.shape)))?;
     let n_bits = n_words.checked_mul(32).filter(|n| n.is_multiple_of(bits)).map(|n| n / bits);
     let n_columns = n_bits.filter(|n| *n > 0 && n.is_multiple_of(group)).ok_or_else(|| {
         fault(format!("expected rows of whole groups of {group} codes of {bits} bits, found {n_words} words"))

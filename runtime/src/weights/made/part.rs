@@ -86,6 +86,14 @@ impl Folder<'_> {
         Err(self.fault(name, format!("expected {}, found {} {:?}", types.join(" or "), part.ty, part.shape)))
     }
 
+    /// The same, with its sizes as a matrix.
+    pub(super) fn matrix(&self, name: &str, types: &[&str]) -> Result<(Part, [usize; 2]), Error> {
+        let part = self.part(name, types)?;
+        let fault = || self.fault(name, format!("expected a matrix, found {:?}", part.shape));
+        let sizes = part.matrix().ok_or_else(fault)?;
+        Ok((part, sizes))
+    }
+
     /// The same, of a shape.
     pub(super) fn shaped(&self, name: &str, types: &[&str], shape: &[usize]) -> Result<Part, Error> {
         let part = self.part(name, types)?;

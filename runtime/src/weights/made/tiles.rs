@@ -46,10 +46,7 @@ pub(super) fn add_fp8(
     tile: Option<[usize; 2]>,
 ) -> Result<(), Error> {
     let name = format!("{base}.weight");
-    let codes = folder.part(&name, &["f8_e4m3"])?;
-    let [n_rows, n_columns] = codes
-        .matrix()
-        .ok_or_else(|| folder.fault(&name, format!("expected a matrix, found {:?}", codes.shape)))?;
+    let (codes, [n_rows, n_columns]) = folder.matrix(&name, &["f8_e4m3"])?;
     let shape = codes.shape.clone();
     let grid = Grid::read(folder, scales, &SCALES, [n_rows, n_columns], tile)?;
     let matrix = Matrix {
