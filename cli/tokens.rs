@@ -5,7 +5,7 @@
 use clap::Args;
 use fusebox::text::table::table;
 use fusebox::tokenizer::Tokenizer;
-use fusebox::weights::open;
+use fusebox::weights::Checkpoint;
 use serde_json::json;
 
 use crate::flags::model::ModelName;
@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let prompt = arguments.prompt.read()?;
     let prompt = prompt.ok_or("a prompt is needed: -p TEXT, -f FILE or --tokens 1,2,3")?;
     let path = arguments.model.path()?;
-    let checkpoint = open(&path).map_err(|error| error.to_string())?;
+    let checkpoint = Checkpoint::open(&path).map_err(|error| error.to_string())?;
     let tokenizer = Tokenizer::open(&checkpoint).map_err(|error| error.to_string())?;
     let tokens = match prompt {
         Prompt::Tokens(tokens) => tokens,

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use fusebox::graph::{Builder, DType, Dim, Format, Graph, Tensor};
-use fusebox::weights::open;
+use fusebox::weights::Checkpoint;
 use fusebox::{Error, Program, Run};
 
 const POINTS: usize = 200;
@@ -30,7 +30,7 @@ fn network() -> Result<Graph, Error> {
 fn main() -> Result<(), Error> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/spirals.safetensors");
     let mut program = Program::new(&network()?, &path, &Run { precise: true, ..Run::auto() })?;
-    let file = open(&path)?;
+    let file = Checkpoint::open(&path)?;
     let recorded = |name: &str| -> Vec<f32> {
         let (numbers, _) = file.bytes(name).unwrap_or_default().as_chunks();
         numbers.iter().map(|number| f32::from_le_bytes(*number)).collect()

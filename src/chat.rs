@@ -11,8 +11,8 @@ use fusebox_models::generate::{Answer, Generator};
 use fusebox_models::tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
 
-use crate::context::ContextLimit;
 use crate::error::Error;
+use crate::open::context::ContextLimit;
 
 /// What reasoning begins with.
 pub const THINK: &str = "<think>";

@@ -12,8 +12,8 @@ use fusebox_models::generate::Generator;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::tokenizer::Tokenizer;
 
-use crate::context::ContextRange;
 use crate::open::Opened;
+use crate::open::context::ContextRange;
 
 /// The draft that needs no model.
 const NGRAM: &str = "ngram";

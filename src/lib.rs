@@ -38,7 +38,6 @@
 #![forbid(unsafe_code)]
 
 pub mod chat;
-pub mod context;
 pub mod devices;
 pub mod drafts;
 pub mod engine;
@@ -50,7 +49,6 @@ mod model;
 pub mod open;
 pub mod profile;
 mod program;
-mod run;
 pub mod sampling;
 pub mod watch;
 mod writer;
@@ -59,20 +57,19 @@ pub use chat::Chat;
 pub use engine::{Batch, Engine, Sequence};
 pub use error::Error;
 pub use fusebox_models::config::{self, Config};
-pub use fusebox_models::generate::Answer;
+pub use fusebox_models::embed::pooling::{self, Pooling};
+pub use fusebox_models::generate::{Answer, stop};
 pub use fusebox_models::own::{Decoder, register_family};
-pub use fusebox_models::pooling::{self, Pooling};
 pub use fusebox_models::sample::{Sampler, Settings as Sampling};
 pub use fusebox_models::{
-    adapters, blocks, chat as template, draft, embed, generate, layers as nn, quantize, sample, stop,
-    tokenizer,
+    adapters, blocks, chat as template, draft, embed, generate, layers as nn, quantize, sample, tokenizer,
 };
 pub use fusebox_runtime::session::Session;
 pub use fusebox_runtime::session::kin::Kin;
 pub use fusebox_runtime::{files, weights};
 pub use model::Model;
+pub use open::run::{KvPool, Run, Sliding};
 pub use program::Program;
-pub use run::{KvPool, Run, Sliding};
 pub use writer::{Embedder, Writer};
 
 /// Amounts, tables and faults of files, for people.

@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use fusebox_models::adapters::Adapters;
 use fusebox_models::config::Config;
+use fusebox_models::embed::pooling::Pooling;
 use fusebox_models::embed::{Embedder as Embeds, pooling_of, scored};
 use fusebox_models::generate::Generator;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::own::Decoder;
-use fusebox_models::pooling::Pooling;
 use fusebox_models::sample::Settings as Sampling;
 use fusebox_models::sample::recommended::Recommended;
 use fusebox_models::tokenizer::Tokenizer;
@@ -21,13 +21,13 @@ use fusebox_runtime::session::Session;
 use fusebox_runtime::weights::Checkpoint;
 
 use crate::chat::{Chat, Conversation};
-use crate::context::ContextLimit;
 use crate::drafts;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::hub;
+use crate::open::context::ContextLimit;
+use crate::open::run::Run;
 use crate::open::{Opened, Purpose, model_path, n_threads};
-use crate::run::Run;
 use crate::sampling::of_chat;
 use crate::watch::{Watch, unwatched};
 use crate::writer::{Embedder, Writer};

@@ -12,12 +12,12 @@ use fusebox_runtime::device::cpu::CpuDevice;
 use fusebox_runtime::device::{Device as _, ProgramId, Weights};
 use fusebox_runtime::error::Error as RuntimeError;
 use fusebox_runtime::session::cache::Cache;
-use fusebox_runtime::weights::{self, Checkpoint};
+use fusebox_runtime::weights::Checkpoint;
 
 use crate::devices::Device;
 use crate::error::Error;
+use crate::open::run::Run;
 use crate::open::{environment, n_threads, target_of};
-use crate::run::Run;
 
 /// The tensors of a checkpoint, by their own names.
 struct Tensors(Checkpoint);
@@ -67,7 +67,7 @@ impl Program {
             return Err(Error::from("the graph has symbols, expected sizes that are numbers"));
         }
         let mut device = CpuDevice::new(Cpu::at(level, options.numbers)?, n_threads(run.threads)?)?;
-        let weights: Arc<dyn Weights> = Arc::new(Tensors(weights::open(weights.as_ref())?));
+        let weights: Arc<dyn Weights> = Arc::new(Tensors(Checkpoint::open(weights.as_ref())?));
         let id = device.load(&plan, &weights)?;
         let ports = |place: Place| {
             let own = plan.buffers.values().filter(move |slot| slot.place == place);

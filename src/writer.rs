@@ -9,8 +9,8 @@ use fusebox_models::embed::Embedder as Embeds;
 use fusebox_models::generate::{Answer, Generator};
 use fusebox_models::tokenizer::Tokenizer;
 
-use crate::context::ContextLimit;
 use crate::error::Error;
+use crate::open::context::ContextLimit;
 
 /// Continues prompts.
 pub struct Writer {

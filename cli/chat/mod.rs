@@ -11,10 +11,10 @@ use std::path::Path;
 
 use clap::{Args, FromArgMatches};
 use fusebox::chat::{Conversation, message};
-use fusebox::context::ContextLimit;
 use fusebox::files;
 use fusebox::generate::{Answer, Finish, Generator, Settings, Timing};
 use fusebox::host;
+use fusebox::open::context::ContextLimit;
 use fusebox::sample::recommended::Recommended;
 use fusebox::text::amount::{bytes, counted};
 use fusebox::text::table::table;

@@ -10,7 +10,7 @@ use fusebox::text::amount::{bytes, counted};
 use fusebox::text::table::table;
 use fusebox::weights::expand::expanded;
 use fusebox::weights::value::Value;
-use fusebox::weights::{Checkpoint, Stored, TensorInfo, open};
+use fusebox::weights::{Checkpoint, Stored, TensorInfo};
 use serde_json::{Map, Value as Json, json};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ pub(crate) struct Total {
 /// Prints what the file holds.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let path = arguments.model.path()?;
-    let checkpoint = open(&path).map_err(|error| error.to_string())?;
+    let checkpoint = Checkpoint::open(&path).map_err(|error| error.to_string())?;
     if let Some(text) = &arguments.perplexity {
         Given::new("--perplexity", text).check_text()?;
     }

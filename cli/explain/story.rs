@@ -11,7 +11,7 @@ use fusebox::blocks;
 use fusebox::host::milliseconds;
 use fusebox::nn::step::Step;
 use fusebox::open::n_threads;
-use fusebox::weights;
+use fusebox::weights::Checkpoint;
 use fusebox_compiler::error::Error;
 use fusebox_compiler::graph::{Graph, parse};
 use fusebox_compiler::options::Options;
@@ -165,7 +165,7 @@ fn graph(arguments: &Arguments) -> Result<Graph, String> {
 
 fn graph_of_file(path: &Path) -> Result<Graph, String> {
     // A file that is no text may well be a model.
-    let is_model = || path.is_dir() || weights::open(path).is_ok();
+    let is_model = || path.is_dir() || Checkpoint::open(path).is_ok();
     let text = Given::new("FILE", path).text(MAX_GRAPH_BYTES).map_err(|error| {
         if is_model() {
             return format!("{} is a model, expected a graph as text; -m takes a model", path.display());

@@ -13,7 +13,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use fusebox::context::ContextLimit;
+use fusebox::open::context::ContextLimit;
 use fusebox::tokenizer::Tokenizer;
 use fusebox::weights::Checkpoint;
 

@@ -3,10 +3,10 @@
 //! In: flags. Out: a generator whose sequence moves, and what that won, in words and as JSON.
 
 use clap::Args;
-use fusebox::context::ContextRange;
 use fusebox::generate::{Answer, Generator};
 use fusebox::nn::embed::Scored;
 use fusebox::open::Opened;
+use fusebox::open::context::ContextRange;
 use serde_json::{Value, json};
 
 /// Where a sequence goes on.

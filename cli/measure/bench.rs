@@ -13,9 +13,9 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::{Args, ValueEnum};
-use fusebox::context::ContextRange;
 use fusebox::host;
 use fusebox::nn::embed::Scored;
+use fusebox::open::context::ContextRange;
 use fusebox::open::{Opened, n_threads};
 use fusebox::sample;
 use fusebox::text::table::table;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use fusebox_compiler::foundation::random::Random;
 use fusebox_models::load::Model;
-use fusebox_runtime::weights::open;
+use fusebox_runtime::weights::Checkpoint;
 use serde_json::{Value, json};
 
 use crate::mutate::{self, chance, one};
@@ -221,7 +221,7 @@ impl Target for Folder {
             self.make().map_err(io)?;
         }
         fs::write(self.path.join(name), bytes).map_err(io)?;
-        let Ok(checkpoint) = open(&self.path) else { return Ok(false) };
+        let Ok(checkpoint) = Checkpoint::open(&self.path) else { return Ok(false) };
         let reads_text = matches!(self.part, Part::Tokenizer | Part::Sidecar);
         let has_tokenizer = (reads_text || is_sample(input)) && read_text_side(&checkpoint);
         drop(checkpoint);

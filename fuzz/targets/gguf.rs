@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use fusebox_compiler::foundation::random::Random;
 use fusebox_models::load::Model;
-use fusebox_runtime::weights::open;
+use fusebox_runtime::weights::Checkpoint;
 use support::gguf::{BOOL, F32, LIST, TEXT, U8, U32, Writer, list, pair, tensor, text};
 
 use crate::mutate::{self, NUMBERS, chance, one};
@@ -206,7 +206,7 @@ impl Target for Gguf {
 
     fn run(&mut self, input: &[u8]) -> Result<bool, String> {
         fs::write(&self.path, input).map_err(|error| error.to_string())?;
-        let Ok(checkpoint) = open(&self.path) else { return Ok(false) };
+        let Ok(checkpoint) = Checkpoint::open(&self.path) else { return Ok(false) };
         for (name, info) in checkpoint.tensors() {
             let n = checkpoint.bytes(name).map_or(0, <[u8]>::len);
             if n != info.n_bytes() {

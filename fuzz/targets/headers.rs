@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use fusebox_compiler::foundation::random::Random;
 use fusebox_models::load::Model;
-use fusebox_runtime::weights::open;
+use fusebox_runtime::weights::Checkpoint;
 
 use crate::mutate::{self, chance};
 use crate::targets::target::{Target, is_sample, read_text_side};
@@ -98,7 +98,7 @@ impl Target for Headers {
         };
         put(&self.path, &own)?;
         put(&self.tokenizer(), &tokens)?;
-        let Ok(checkpoint) = open(&self.path) else { return Ok(false) };
+        let Ok(checkpoint) = Checkpoint::open(&self.path) else { return Ok(false) };
         let reads_text = self.kind == Kind::Vocabulary || is_sample(input);
         let has_tokenizer = reads_text && read_text_side(&checkpoint);
         Ok(if self.kind == Kind::Vocabulary { has_tokenizer } else { Model::open(&self.path).is_ok() })

@@ -17,9 +17,9 @@ use fusebox_runtime::device::{Device, Weights};
 use fusebox_runtime::error::{Error, Place as At};
 use fusebox_runtime::session::cache::Cache;
 use fusebox_runtime::session::{PAGES, inputs};
-use fusebox_runtime::weights::store::{Entry, WRITTEN, pair, write};
+use fusebox_runtime::weights::gguf::store::{Entry, WRITTEN, pair, write};
 use fusebox_runtime::weights::value::{List, Value};
-use fusebox_runtime::weights::{Kind, Stored, open};
+use fusebox_runtime::weights::{Checkpoint, Kind, Stored};
 
 use crate::families::hparams;
 use crate::layers::embed::Scored;
@@ -130,8 +130,10 @@ impl Collected {
     /// As [`write()`].
     pub fn write(&self, path: &Path, text: &str) -> Result<u64, Error> {
         // A model has the same beginning.
-        let is_older =
-            || open(path).is_ok_and(|own| own.metadata().get(TYPE).and_then(Value::as_text) == Some(OWN));
+        let is_older = || {
+            Checkpoint::open(path)
+                .is_ok_and(|own| own.metadata().get(TYPE).and_then(Value::as_text) == Some(OWN))
+        };
         if path.exists() && !is_older() {
             let what = "expected the name of a new file, or of an importance matrix to replace";
             return Err(Error::input(path, At::Whole, what));

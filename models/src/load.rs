@@ -21,9 +21,10 @@ use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
 use fusebox_runtime::session::classes::{Class, Programs};
 use fusebox_runtime::session::engine::{Engine, Limits};
-use fusebox_runtime::weights::{Checkpoint, Kind, open};
+use fusebox_runtime::weights::{Checkpoint, Kind};
 
-use crate::adapters::{Adapters, Added, Base, targets};
+use crate::adapters::adapted::{Base, targets};
+use crate::adapters::{Adapters, Added};
 use crate::binding::{Bound, bind};
 use crate::config::{Choices, Config, Formats, KvCache};
 use crate::families::{gguf_architecture, hparams, read, unsupported};
@@ -122,7 +123,7 @@ impl Model {
     }
 
     fn with_ends(path: &Path, entry: Entry, purpose: Purpose) -> Result<Self, Error> {
-        let checkpoint = open(path)?;
+        let checkpoint = Checkpoint::open(path)?;
         let architecture =
             Hparams::architecture_of(&checkpoint).ok_or_else(|| nameless(path, &checkpoint))?;
         if let Some(read) = registered(architecture) {
@@ -198,7 +199,7 @@ impl Model {
     /// # Errors
     /// Where the blocks do not fit together, or a weight of theirs is not in the file.
     pub fn define(path: &Path, decoder: impl Into<Decoder>) -> Result<Self, Error> {
-        Self::bound(path, open(path)?, decoder.into(), (Entry::Tokens, Scored::Last))
+        Self::bound(path, Checkpoint::open(path)?, decoder.into(), (Entry::Tokens, Scored::Last))
     }
 
     fn bound(

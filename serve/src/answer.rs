@@ -322,14 +322,14 @@ fn tag_start(text: &str) -> usize {
 mod tests {
     use std::path::Path;
 
-    use fusebox::weights::open;
+    use fusebox::weights::Checkpoint;
     use serde_json::json;
 
     use super::*;
 
     fn tokenizer() -> Tokenizer {
         let model = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/story.gguf"));
-        Tokenizer::open(&open(model).unwrap()).unwrap()
+        Tokenizer::open(&Checkpoint::open(model).unwrap()).unwrap()
     }
 
     /// The pieces of a text, and why it ended.

@@ -13,28 +13,17 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use support::own;
 
-mod bench;
-mod chat;
-mod doctor;
-mod evict;
+mod answer;
+mod explain;
 mod facade;
 #[cfg(all(unix, feature = "hub"))]
 mod hub;
-mod inspect;
-mod kernels;
-mod logits;
-mod perplexity;
-mod prompt_cache;
+mod measure;
 mod quantize;
-mod rates;
 mod refusals;
-mod run;
 mod serve;
-mod story;
-mod switch;
 #[cfg(target_os = "linux")]
 mod terminal;
-mod tokens;
 
 /// The root of the tree, where commands run.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");

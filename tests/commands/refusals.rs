@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use fusebox_runtime::weights::open;
+use fusebox_runtime::weights::Checkpoint;
 use serde_json::json;
 use support::own;
 
@@ -180,7 +180,7 @@ fn files_that_are_not_there_are_named_with_their_flag() {
         ("imatrix -f README.md -o nope/a", "--output is nope/a: the folder nope is not there"),
         ("merge nope a.gguf --lora assets/story.gguf", "BASE is nope: no such"),
         ("merge assets/story.gguf a.gguf --lora nope", "--lora is nope: no such"),
-        ("serve -m nope", "--model is nope: no such"),
+        ("serve -m nope", model),
         ("serve --lora a=nope", "--lora is nope: no such"),
         ("serve --api-key-file nope", "--api-key-file is nope: no such"),
         ("serve --api-key-file docs", "--api-key-file is docs: this is a folder"),
@@ -304,7 +304,7 @@ fn the_environment_is_refused_with_what_would_be_accepted() {
 #[test]
 fn scores_that_are_no_numbers_are_no_answer_of_any_command() {
     let path = Path::new(ROOT).join("assets/story.gguf");
-    let (model, name) = (open(&path).expect("the default model"), "output_norm.weight");
+    let (model, name) = (Checkpoint::open(&path).expect("the default model"), "output_norm.weight");
     let mut bytes = fs::read(&path).expect("the default model");
     let weight = model.bytes(name).expect("it has a norm");
     let at = bytes.windows(weight.len()).position(|window| window == weight).expect("it is in the file");

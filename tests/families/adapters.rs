@@ -30,7 +30,7 @@ use support::own::path;
 use support::plain::{Attention, Grouped, Plain};
 use support::run::{Run, relative_error};
 
-use crate::converted::add_tokenizer;
+use crate::files::converted::add_tokenizer;
 use crate::made::{Made, Tensor, write};
 use crate::odd::{experts, grouped, latent, small};
 

@@ -12,7 +12,7 @@ use fusebox_models::load::Model;
 use fusebox_models::quantize::importance::Importance;
 use fusebox_runtime::device::cpu::CpuDevice;
 use fusebox_runtime::session::cache::Cache;
-use fusebox_runtime::weights::{Checkpoint, Stored, open};
+use fusebox_runtime::weights::{Checkpoint, Stored};
 use support::own::path;
 use support::plain::{Attention, Grouped, Plain};
 
@@ -36,7 +36,7 @@ fn collected(made: &Made, architecture: &str) -> (Checkpoint, Vec<Vec<u32>>) {
     // It is an importance matrix, so it is replaced.
     made.write(&file, "tokens").unwrap();
     Importance::open(&file).unwrap();
-    (open(&file).unwrap(), chunks)
+    (Checkpoint::open(&file).unwrap(), chunks)
 }
 
 fn numbers(checkpoint: &Checkpoint, name: &str) -> Vec<f32> {

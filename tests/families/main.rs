@@ -7,21 +7,11 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that does not hold panics, its helpers too")]
 
 mod adapters;
-mod arrays;
-mod converted;
-mod decoders;
-mod encoders;
-mod ends;
-mod evict;
-mod formats;
+mod files;
 mod importance;
-mod joined;
 mod made;
 mod odd;
-mod oracles;
-mod packed;
-mod pairs;
-mod recorded;
+mod published;
 mod refusals;
-mod sequences;
+mod steps;
 mod unsaid;

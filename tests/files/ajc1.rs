@@ -4,7 +4,7 @@
 
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::weights::value::Value;
-use fusebox_runtime::weights::{Kind, Stored, open};
+use fusebox_runtime::weights::{Checkpoint, Kind, Stored};
 use support::own::write;
 
 use crate::{refuses, refuses_every_truncation};
@@ -36,7 +36,7 @@ fn refuses_number(idx: usize, number: u32, sentence: &str) {
 #[test]
 fn a_good_file_is_read_layer_by_layer() {
     let bytes = file(&NUMBERS, BODY);
-    let checkpoint = open(&write("good.bin", &bytes)).unwrap();
+    let checkpoint = Checkpoint::open(&write("good.bin", &bytes)).unwrap();
     assert_eq!((checkpoint.kind(), checkpoint.architecture()), (Kind::Ajc1, Some("qwen3")));
     assert_eq!(checkpoint.metadata()["hidden_dim"], Value::Unsigned(12));
     assert_eq!(checkpoint.tensors().len(), 2 * 11 + 2);
@@ -53,7 +53,7 @@ fn a_good_file_is_read_layer_by_layer() {
 #[test]
 fn an_own_classifier_comes_last() {
     let numbers = [8, 12, 2, 2, 1, 5, 64, 4, 0, 4];
-    let checkpoint = open(&write("untied.bin", &file(&numbers, BODY + 80))).unwrap();
+    let checkpoint = Checkpoint::open(&write("untied.bin", &file(&numbers, BODY + 80))).unwrap();
     assert_eq!(checkpoint.tensors()["output.weight"].shape, [5, 8]);
 }
 

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use fusebox_runtime::weights::open;
+use fusebox_runtime::weights::Checkpoint;
 use fusebox_runtime::weights::value::{List, Value};
 use support::own::path;
 
@@ -45,7 +45,7 @@ fn one_file_comes_with_its_configuration() {
     let config = br#"{"model_type": "qwen3", "eps": 1e-6, "no": null, "tied": true, "min": -1,
         "rope_scaling": {"factor": 8.0, "inner": {"high": 4}}, "ids": [1, 2], "mixed": [1, "a"]}"#;
     let folder = folder("one", &[("model.safetensors", file(HEADER, 20)), ("config.json", config.to_vec())]);
-    let checkpoint = open(&folder).unwrap();
+    let checkpoint = Checkpoint::open(&folder).unwrap();
     assert_eq!(checkpoint.architecture(), Some("qwen3"));
     assert_eq!(checkpoint.tensors().len(), 2);
     let metadata = checkpoint.metadata();
@@ -56,13 +56,13 @@ fn one_file_comes_with_its_configuration() {
     assert_eq!((&metadata["min"], &metadata["tied"]), (&Value::Signed(-1), &Value::Bool(true)));
     assert!(!metadata.contains_key("no") && checkpoint.is_null("no") && !checkpoint.is_null("none"));
     // The file stands for its folder.
-    let file = open(&folder.join("model.safetensors")).unwrap();
+    let file = Checkpoint::open(&folder.join("model.safetensors")).unwrap();
     assert_eq!((file.architecture(), file.tensors()), (Some("qwen3"), checkpoint.tensors()));
 }
 
 #[test]
 fn shards_are_one_checkpoint() {
-    let checkpoint = open(&sharded("shards", GOOD)).unwrap();
+    let checkpoint = Checkpoint::open(&sharded("shards", GOOD)).unwrap();
     assert_eq!(checkpoint.tensors().keys().collect::<Vec<_>>(), ["b", "a", "c"]);
     assert_eq!(checkpoint.bytes("c").unwrap(), [0, 1, 2]);
     assert_eq!(checkpoint.bytes("a").unwrap(), [0, 1, 2, 3, 4, 5, 6, 7]);

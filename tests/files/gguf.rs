@@ -4,7 +4,7 @@
 
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::weights::value::{List, Value};
-use fusebox_runtime::weights::{Kind, Stored, open};
+use fusebox_runtime::weights::{Checkpoint, Kind, Stored};
 use support::gguf::{LIST, TEXT, U8, U32, Writer, list, pair, tensor, text};
 use support::own::write;
 
@@ -35,7 +35,7 @@ fn refuses_tensors(name: &str, tensors: &[Vec<u8>], sentence: &str) {
 fn a_good_file_is_read_without_copying() {
     let writer = Writer::good();
     let path = write("good.gguf", &writer.bytes());
-    let checkpoint = open(&path).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
     assert_eq!((checkpoint.kind(), checkpoint.architecture()), (Kind::Gguf { version: 3 }, Some("qwen3")));
     assert_eq!(checkpoint.metadata()["qwen3.block_count"], Value::Unsigned(2));
     assert_eq!(checkpoint.metadata()["tokens"], Value::List(List::Texts(vec!["a".to_owned(); 9])));
@@ -72,7 +72,7 @@ fn every_type_of_value_is_read() {
     ];
     let pairs = (0..).zip(&cases).map(|(n, (kind, bytes, _))| pair(&format!("k{n}"), *kind, bytes));
     let writer = Writer { pairs: pairs.collect(), ..Writer::good() };
-    let checkpoint = open(&write("values.gguf", &writer.bytes())).unwrap();
+    let checkpoint = Checkpoint::open(&write("values.gguf", &writer.bytes())).unwrap();
     let expected: Vec<&Value> = cases.iter().map(|(.., value)| value).collect();
     assert_eq!(checkpoint.metadata().values().collect::<Vec<_>>(), expected);
 }
@@ -87,12 +87,12 @@ fn the_rare_but_legal_is_read() {
         data: vec![0; 92],
         ..Writer::good()
     };
-    let checkpoint = open(&write("aligned.gguf", &aligned.bytes())).unwrap();
+    let checkpoint = Checkpoint::open(&write("aligned.gguf", &aligned.bytes())).unwrap();
     assert_eq!(checkpoint.kind(), Kind::Gguf { version: 2 });
     assert_eq!(checkpoint.tensors()["b"].stored, Stored::As(Format::Q2K));
     assert_eq!(checkpoint.bytes("empty").unwrap(), [0; 0]);
     let empty = Writer { pairs: Vec::new(), tensors: Vec::new(), data: Vec::new(), ..aligned };
-    assert!(open(&write("nothing.gguf", &empty.bytes())).unwrap().tensors().is_empty());
+    assert!(Checkpoint::open(&write("nothing.gguf", &empty.bytes())).unwrap().tensors().is_empty());
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn any_changed_byte_is_read_or_refused() {
         for byte in [0, 1, 0x7f, 0xff, good[at].wrapping_add(1)] {
             let mut bytes = good.clone();
             bytes[at] = byte;
-            if let Err(error) = open(&write("changed.gguf", &bytes)) {
+            if let Err(error) = Checkpoint::open(&write("changed.gguf", &bytes)) {
                 assert_eq!(error.to_string().lines().count(), 1, "byte {at} is {byte}: {error}");
             }
         }

@@ -8,7 +8,7 @@
 
 use std::path::Path;
 
-use fusebox_runtime::weights::{Checkpoint, open};
+use fusebox_runtime::weights::Checkpoint;
 use support::own::{path, write};
 
 mod ajc1;
@@ -25,7 +25,7 @@ mod safetensors;
 /// Why a path is refused, without the path; the sentence must fit on one line.
 #[track_caller]
 fn refusal(path: &Path) -> String {
-    let error = open(path).expect_err("a bad file is refused").to_string();
+    let error = Checkpoint::open(path).expect_err("a bad file is refused").to_string();
     assert_eq!(error.lines().count(), 1, "{error}");
     let (_, sentence) = error.split_once(": ").expect("the sentence names the path first");
     sentence.to_owned()
@@ -36,7 +36,7 @@ fn refusal(path: &Path) -> String {
 fn refuses(name: &str, bytes: &[u8], sentence: &str) {
     let path = write(name, bytes);
     assert_eq!(refusal(&path), sentence);
-    assert!(open(&path).expect_err("it is refused again").to_string().contains(name));
+    assert!(Checkpoint::open(&path).expect_err("it is refused again").to_string().contains(name));
 }
 
 /// Opens every shorter version of a file: it may only open if nothing that it describes is missing.
@@ -44,7 +44,7 @@ fn refuses(name: &str, bytes: &[u8], sentence: &str) {
 fn refuses_every_truncation(name: &str, bytes: &[u8], shortest_good: usize) {
     for len in 0..bytes.len() {
         let path = write(name, &bytes[..len]);
-        match open(&path) {
+        match Checkpoint::open(&path) {
             Ok(checkpoint) => {
                 assert!(len >= shortest_good && is_whole(&checkpoint), "{len} bytes are enough");
             }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use fusebox_models::quantize::types::Type;
 use fusebox_models::quantize::{Job, quantize};
-use fusebox_runtime::weights::open;
+use fusebox_runtime::weights::Checkpoint;
 use support::gguf::{U32, Writer, pair, tensor, text};
 use support::own::{path, write};
 
@@ -51,9 +51,9 @@ fn written(name: &str, halves: &[Writer; 2]) -> [String; 2] {
 
 #[test]
 fn all_parts_are_one_model_whichever_is_named() {
-    let whole = open(&write("not-cut.gguf", &Writer::good().bytes())).unwrap();
+    let whole = Checkpoint::open(&write("not-cut.gguf", &Writer::good().bytes())).unwrap();
     for name in written("cut", &halves()) {
-        let checkpoint = open(&path(&name)).unwrap();
+        let checkpoint = Checkpoint::open(&path(&name)).unwrap();
         assert_eq!(checkpoint.files().count(), 2);
         assert_eq!(checkpoint.architecture(), Some("qwen3"));
         let names: Vec<&String> = checkpoint.tensors().keys().collect();
@@ -132,7 +132,7 @@ fn parts_that_do_not_belong_together_are_sentences() {
     assert_eq!(refusal(&odd), sentence);
     let [first, second] = written("gone", &halves());
     remove_file(path(&second)).unwrap();
-    let error = open(&path(&first)).unwrap_err().to_string();
+    let error = Checkpoint::open(&path(&first)).unwrap_err().to_string();
     assert!(error.contains(&second) && error.contains("no such file"), "{error}");
     write(&second, b"no GGUF");
     assert!(refusal(&path(&first)).contains("expected GGUF, as the other files"));

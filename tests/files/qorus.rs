@@ -10,7 +10,7 @@ use fusebox_models::config::{Pairing, Scaling};
 use fusebox_models::load::Model;
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::weights::value::Value;
-use fusebox_runtime::weights::{Kind, Stored, open};
+use fusebox_runtime::weights::{Checkpoint, Kind, Stored};
 use support::own::{path, write};
 
 use crate::{refuses, refuses_every_truncation};
@@ -43,7 +43,7 @@ fn refuses_number(idx: usize, number: u32, sentence: &str) {
 #[test]
 fn a_good_file_is_read_in_its_order() {
     let bytes = file(&NUMBERS, 1e4, 1e-6, BODY);
-    let checkpoint = open(&write("good.qorus", &bytes)).unwrap();
+    let checkpoint = Checkpoint::open(&write("good.qorus", &bytes)).unwrap();
     assert_eq!((checkpoint.kind(), checkpoint.architecture()), (Kind::Qorus, Some("llama")));
     assert_eq!(checkpoint.metadata()["hidden_dim"], Value::Unsigned(96));
     assert_eq!(checkpoint.metadata()["rms_norm_eps"], Value::Float(f64::from(1e-6_f32)));
@@ -62,9 +62,9 @@ fn a_good_file_is_read_in_its_order() {
 #[test]
 fn the_first_version_has_no_epsilon() {
     let numbers = [1, 5, 64, 96, 1, 2, 1, 16];
-    let checkpoint = open(&write("first.qorus", &file(&numbers, 1e4, -1.0, BODY))).unwrap();
+    let checkpoint = Checkpoint::open(&write("first.qorus", &file(&numbers, 1e4, -1.0, BODY))).unwrap();
     assert_eq!(checkpoint.metadata()["rms_norm_eps"], Value::Float(1e-5));
-    let none = open(&write("none.qorus", &file(&NUMBERS, 1e4, 0.0, BODY))).unwrap();
+    let none = Checkpoint::open(&write("none.qorus", &file(&NUMBERS, 1e4, 0.0, BODY))).unwrap();
     assert_eq!(none.metadata()["rms_norm_eps"], Value::Float(1e-5));
 }
 
@@ -73,7 +73,7 @@ fn every_truncation_is_refused() {
     let numbers = [2, 1, 32, 32, 1, 1, 1, 4];
     let body = 2 * 32 * 32 * 4 + 3 * 128 + 7 * 32 * 20;
     let bytes = file(&numbers, 1e4, 1e-6, body);
-    assert!(open(&write("small.qorus", &bytes)).is_ok());
+    assert!(Checkpoint::open(&write("small.qorus", &bytes)).is_ok());
     let short = [&bytes[..200], &[]].concat();
     refuses_every_truncation("cut.qorus", &short, usize::MAX);
     let sentence = format!("expected {} bytes by the sizes in the header, found {}", 64 + body, 63 + body);
@@ -117,7 +117,7 @@ fn a_whole_file_is_a_llama_with_its_tokenizer() {
     assert_eq!((config.vocab, config.context, config.tied), (5, 16, false));
     let rope = config.rope().unwrap();
     assert_eq!((rope.pairing, &rope.scaling), (Pairing::Interleaved, &Scaling::None));
-    let tokenizer = Tokenizer::open(&open(&model).unwrap()).unwrap();
+    let tokenizer = Tokenizer::open(&Checkpoint::open(&model).unwrap()).unwrap();
     assert_eq!(tokenizer.encode("abb</s>", true).unwrap(), [3, 2, 1, 4]);
     assert_eq!((tokenizer.eos(), tokenizer.decode(&[2, 0], false)), (&[4][..], "aba".to_owned()));
 }

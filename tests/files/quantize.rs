@@ -15,8 +15,9 @@ use fusebox_models::quantize::split::Split;
 use fusebox_models::quantize::types::{TYPES, Type};
 use fusebox_models::quantize::{Job, Summary, quantize};
 use fusebox_models::tokenizer::Tokenizer;
+use fusebox_runtime::weights::gguf::{self, store};
 use fusebox_runtime::weights::value::{List, Value};
-use fusebox_runtime::weights::{Checkpoint, Kind, Stored, TensorInfo, open, store};
+use fusebox_runtime::weights::{Checkpoint, Kind, Stored, TensorInfo};
 use support::given::story;
 use support::oracles;
 use support::own::{path, write};
@@ -27,7 +28,7 @@ use crate::is_whole;
 fn written(input: &Path, ty: &str, name: &str) -> (Checkpoint, Summary) {
     let output = path(name);
     let summary = quantize(input, &output, &Job::to(Type::named(ty).unwrap(), 2), &mut |_, _| ()).unwrap();
-    (open(&output).unwrap(), summary)
+    (Checkpoint::open(&output).unwrap(), summary)
 }
 
 fn numbers(checkpoint: &Checkpoint, name: &str) -> Vec<f32> {
@@ -44,7 +45,7 @@ fn distance(a: &[f32], b: &[f32]) -> f64 {
 
 #[test]
 fn every_type_is_read_back_with_all_it_says() {
-    let original = open(&story()).unwrap();
+    let original = Checkpoint::open(&story()).unwrap();
     for ty in TYPES {
         let (copy, summary) = written(&story(), ty.name, "again.gguf");
         assert!(is_whole(&copy) && copy.kind() == Kind::Gguf { version: 3 }, "{}", ty.name);
@@ -94,11 +95,11 @@ fn pairs_of_every_type_are_read_back() {
     let bytes: Vec<Vec<u8>> = pairs.iter().map(|(key, value)| store::pair(key, value)).collect();
     let path = path("pairs.gguf");
     store::write(&path, &bytes, &[], |_, _| Ok(())).unwrap();
-    let checkpoint = open(&path).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
     for (key, value) in &pairs {
         assert_eq!(checkpoint.metadata().get(*key), Some(value), "{key}");
     }
-    assert!(checkpoint.pairs().unwrap().values().copied().eq(bytes.iter().map(Vec::as_slice)));
+    assert!(gguf::pairs(&checkpoint).unwrap().values().copied().eq(bytes.iter().map(Vec::as_slice)));
 }
 
 fn bytes_of(checkpoint: &Checkpoint) -> Vec<(String, Stored, Vec<u8>)> {
@@ -114,19 +115,19 @@ fn done(input: &Path, job: Job, name: &str) -> Summary {
 
 #[test]
 fn several_files_are_the_same_model_and_become_one_again() {
-    let original = open(&story()).unwrap();
+    let original = Checkpoint::open(&story()).unwrap();
     let bytes: usize = original.tensors().values().map(TensorInfo::n_bytes).sum();
     for (number, split) in [Split::Tensors(3), Split::Bytes(bytes as u64 / 3)].into_iter().enumerate() {
         let name = format!("parts-{number}.gguf");
         let summary = done(&story(), Job { split: Some(split), ..Job::default() }, &name);
         assert!(summary.n_files > 2, "{split:?}");
         let first = path(&format!("parts-{number}-00001-of-{:05}.gguf", summary.n_files));
-        let parts = open(&first).unwrap();
+        let parts = Checkpoint::open(&first).unwrap();
         assert_eq!(parts.files().count(), summary.n_files);
         assert_eq!(parts.files().map(|(_, n)| n as u64).sum::<u64>(), summary.bytes[1]);
         assert_eq!(bytes_of(&parts), bytes_of(&original), "{split:?}");
         done(&first, Job::default(), "joined.gguf");
-        let joined = open(&path("joined.gguf")).unwrap();
+        let joined = Checkpoint::open(&path("joined.gguf")).unwrap();
         assert_eq!(bytes_of(&joined), bytes_of(&original), "{split:?}");
         assert_eq!(joined.metadata(), original.metadata());
     }
@@ -152,7 +153,7 @@ fn a_dry_run_says_what_would_be_written() {
 
 #[test]
 fn an_importance_matrix_is_read_from_both_kinds_of_files() {
-    let original = open(&story()).unwrap();
+    let original = Checkpoint::open(&story()).unwrap();
     let (name, info) = original.tensors().iter().find(|(name, _)| name.contains("ffn_down")).unwrap();
     let columns = info.shape[1];
     let sums: Vec<f32> = (0..columns).map(|i| if i % 7 == 0 { 300.0 } else { 0.3 }).collect();
@@ -172,7 +173,7 @@ fn an_importance_matrix_is_read_from_both_kinds_of_files() {
     let with = |importance: Option<&Path>, name: &str| {
         let importance = importance.map(|file| Importance::open(file).unwrap());
         done(&story(), Job { ty: Type::named("Q5_1"), importance, ..Job::default() }, name);
-        bytes_of(&open(&path(name)).unwrap())
+        bytes_of(&Checkpoint::open(&path(name)).unwrap())
     };
     let (plain, a, b) =
         (with(None, "plain.gguf"), with(Some(&older), "a.gguf"), with(Some(&newer), "b.gguf"));
@@ -242,7 +243,7 @@ fn every_file_of_llama_cpp_is_written_byte_for_byte() {
         assert!(files.len() > 7, "{}", model.display());
         for (file, ty) in &files {
             let (found, _) = written(original, ty, "equal.gguf");
-            let expected = open(file).unwrap();
+            let expected = Checkpoint::open(file).unwrap();
             assert_eq!(found.tensors().len(), expected.tensors().len());
             for (name, info) in expected.tensors() {
                 assert_eq!(found.tensors()[name].stored, info.stored, "{}: {name}", file.display());
@@ -264,7 +265,7 @@ fn a_folder_becomes_what_llama_cpp_makes_of_it() {
         let files = files(&model);
         let Some((original, _)) = files.iter().find(|(_, ty)| ty == "F32") else { continue };
         let (found, _) = written(&model.join("hf"), "F32", "folder.gguf");
-        let expected = open(original).unwrap();
+        let expected = Checkpoint::open(original).unwrap();
         assert_eq!(found.tensors().len(), expected.tensors().len(), "{}", model.display());
         for (name, info) in expected.tensors() {
             let own = &found.tensors()[name];
@@ -291,7 +292,7 @@ fn a_folder_and_its_file_are_the_same_model() {
         assert_eq!((a.hidden, a.vocab, a.context, a.tied), (b.hidden, b.vocab, b.context, b.tied), "{name}");
         let scaling = |config: &Config| config.rope().map(|rope| rope.scaling.clone());
         assert_eq!((a.experts(), scaling(&a)), (b.experts(), scaling(&b)), "{name}");
-        let ends = |path: &Path| Tokenizer::open(&open(path).unwrap()).unwrap().eos().to_vec();
+        let ends = |path: &Path| Tokenizer::open(&Checkpoint::open(path).unwrap()).unwrap().eos().to_vec();
         assert_eq!(ends(&folder), ends(&path("same.gguf")), "{name}");
     }
 }
@@ -302,10 +303,10 @@ fn groups_of_256_lose_no_more_than_llama_cpp() {
         let files = files(&model);
         let has_original = files.iter().any(|(_, ty)| ty == "F32");
         let Some((near, _)) = files.iter().find(|(_, ty)| ty == "Q8_0" && !has_original) else { continue };
-        let original = open(near).unwrap();
+        let original = Checkpoint::open(near).unwrap();
         for (file, ty) in files.iter().filter(|(_, ty)| ty.contains("_K")) {
             let (found, _) = written(near, ty, "near.gguf");
-            let expected = open(file).unwrap();
+            let expected = Checkpoint::open(file).unwrap();
             for (name, info) in expected.tensors() {
                 assert_eq!(found.tensors()[name].stored, info.stored, "{}: {name}", file.display());
                 let exact = numbers(&original, name);

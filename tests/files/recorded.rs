@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use fusebox_runtime::weights::{Stored, open};
+use fusebox_runtime::weights::{Checkpoint, Stored};
 use support::oracles;
 
 use crate::is_whole;
@@ -36,7 +36,7 @@ fn files_of_other_programs_are_read() {
         assert!(paths.iter().any(|path| path.to_string_lossy().ends_with(kind)), "no {kind}");
     }
     for path in paths {
-        let checkpoint = open(&path).unwrap_or_else(|error| panic!("{error}"));
+        let checkpoint = Checkpoint::open(&path).unwrap_or_else(|error| panic!("{error}"));
         assert!(checkpoint.architecture().is_some(), "{}", path.display());
         assert!(!checkpoint.tensors().is_empty() && is_whole(&checkpoint), "{}", path.display());
         for (name, tensor) in checkpoint.tensors().iter().take(N_DECODED) {

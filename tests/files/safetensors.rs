@@ -4,7 +4,7 @@
 
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::weights::value::Value;
-use fusebox_runtime::weights::{Kind, Stored, open};
+use fusebox_runtime::weights::{Checkpoint, Kind, Stored};
 use support::own::write;
 
 use crate::{refuses, refuses_every_truncation};
@@ -33,7 +33,7 @@ fn one(dtype: &str, shape: &str, offsets: &str) -> String {
 
 #[test]
 fn a_good_file_is_read_in_the_order_of_its_header() {
-    let checkpoint = open(&write("good.safetensors", &file(HEADER, 20))).unwrap();
+    let checkpoint = Checkpoint::open(&write("good.safetensors", &file(HEADER, 20))).unwrap();
     assert_eq!((checkpoint.kind(), checkpoint.architecture()), (Kind::Safetensors, None));
     assert_eq!(checkpoint.metadata()["format"], Value::Text("pt".to_owned()));
     assert_eq!(checkpoint.tensors().keys().collect::<Vec<_>>(), ["b", "a"]);
@@ -57,7 +57,7 @@ fn any_changed_byte_is_read_or_refused() {
         for byte in [0, b'"', b'}', b'9', 0xff] {
             let mut bytes = good.clone();
             bytes[at] = byte;
-            if let Err(error) = open(&write("changed.safetensors", &bytes)) {
+            if let Err(error) = Checkpoint::open(&write("changed.safetensors", &bytes)) {
                 assert_eq!(error.to_string().lines().count(), 1, "byte {at} is {byte}: {error}");
             }
         }

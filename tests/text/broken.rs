@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use fusebox_models::chat::Chat;
 use fusebox_models::tokenizer::Tokenizer;
-use fusebox_runtime::weights;
+use fusebox_runtime::weights::Checkpoint;
 use serde_json::{Map, Value as Json, json};
 use support::own;
 
@@ -28,7 +28,7 @@ pub(crate) fn folder(name: &str, files: &[(&str, &str)]) -> PathBuf {
 
 /// Why a checkpoint has no tokenizer, without the path.
 fn refusal(path: &Path) -> String {
-    let error = Tokenizer::open(&weights::open(path).unwrap()).err().expect("it is refused").to_string();
+    let error = Tokenizer::open(&Checkpoint::open(path).unwrap()).err().expect("it is refused").to_string();
     assert_eq!(error.lines().count(), 1, "{error}");
     error.split_once(": ").expect("the sentence names the path first").1.to_owned()
 }
@@ -57,7 +57,7 @@ fn spoilt(name: &str, place: &str, value: Json) -> String {
 fn a_small_tokenizer_works_and_its_name_ends_answers() {
     let text = tokenizer().to_string();
     let path = folder("good", &[("tokenizer.json", &text)]);
-    let tokenizer = Tokenizer::open(&weights::open(&path).unwrap()).unwrap();
+    let tokenizer = Tokenizer::open(&Checkpoint::open(&path).unwrap()).unwrap();
     assert_eq!(tokenizer.encode("aba<|im_end|>", true).unwrap(), [2, 0, 3]);
     assert_eq!(
         (tokenizer.decode(&[2, 3, 9], false), tokenizer.decode(&[2, 3], true)),
@@ -303,7 +303,7 @@ fn a_small_gguf_tokenizer_works_and_adds_its_first_token() {
         .numbers("tokenizer.ggml.token_type", &[1, 1, 1, 3])
         .texts("tokenizer.ggml.merges", &["a b"])
         .number("tokenizer.ggml.bos_token_id", 1);
-    let tokenizer = Tokenizer::open(&weights::open(&good.write("good")).unwrap()).unwrap();
+    let tokenizer = Tokenizer::open(&Checkpoint::open(&good.write("good")).unwrap()).unwrap();
     assert_eq!(tokenizer.encode("ab<|eot_id|>", true).unwrap(), [1, 2, 3]);
     assert_eq!(tokenizer.encode("ab<|eot_id|>", false).unwrap(), [2, 3]);
     assert_eq!(tokenizer.eos(), [3]);
@@ -313,7 +313,7 @@ fn a_small_gguf_tokenizer_works_and_adds_its_first_token() {
         .texts("tokenizer.ggml.tokens", &["a", "b", "ab", "<|eot_id|>", "<unk>"])
         .numbers("tokenizer.ggml.token_type", &[1, 1, 1, 1, 2])
         .texts("tokenizer.ggml.merges", &["a b"]);
-    let tokenizer = Tokenizer::open(&weights::open(&odd.write("odd")).unwrap()).unwrap();
+    let tokenizer = Tokenizer::open(&Checkpoint::open(&odd.write("odd")).unwrap()).unwrap();
     assert_eq!(tokenizer.encode("ab<unk><|eot_id|>", false).unwrap(), [2, 4, 3]);
     assert_eq!(tokenizer.eos(), [3]);
 }
@@ -328,7 +328,7 @@ fn every_token_that_a_file_names_ends_answers() {
         .number("tokenizer.ggml.eos_token_id", 3)
         .number("tokenizer.ggml.eot_token_id", 4)
         .number("tokenizer.ggml.eom_token_id", 5);
-    let open = |path: &Path| Tokenizer::open(&weights::open(path).unwrap()).unwrap();
+    let open = |path: &Path| Tokenizer::open(&Checkpoint::open(path).unwrap()).unwrap();
     assert_eq!(open(&gguf.write("ends")).eos(), [3, 4, 5, 6]);
 
     let files = [
@@ -353,7 +353,7 @@ fn an_end_that_is_no_token_is_a_sentence_of_its_file() {
             ("config.json", "{}"),
             (file, &json!({"eos_token_id": end}).to_string()),
         ];
-        let error = Tokenizer::open(&weights::open(&folder("odd-ends", &files)).unwrap()).err().unwrap();
+        let error = Tokenizer::open(&Checkpoint::open(&folder("odd-ends", &files)).unwrap()).err().unwrap();
         error.to_string().rsplit_once('/').unwrap().1.to_owned()
     };
     let expected = "a token id, or a list of them";
@@ -503,7 +503,7 @@ fn templates_have_what_those_of_real_models_use() {
 fn a_template_that_fails_is_named_by_its_place() {
     let config = json!({"chat_template": "{{ 1 | nothing }}"}).to_string();
     let named = |files: &[(&str, &str)], name: &str| {
-        let checkpoint = weights::open(&folder(name, files)).unwrap();
+        let checkpoint = Checkpoint::open(&folder(name, files)).unwrap();
         let chat = Chat::open(&checkpoint).unwrap().unwrap();
         chat.render(&[], true, &Map::new()).unwrap_err().to_string()
     };
@@ -513,7 +513,7 @@ fn a_template_that_fails_is_named_by_its_place() {
     let error = named(&both, "template-of-its-own");
     assert!(error.ends_with("(in chat_template.jinja:2)"), "{error}");
     let gguf = Gguf::new().value("tokenizer.chat_template", "{{ 1 | nothing }}").write("template");
-    let chat = Chat::open(&weights::open(&gguf).unwrap()).unwrap().unwrap();
+    let chat = Chat::open(&Checkpoint::open(&gguf).unwrap()).unwrap().unwrap();
     let error = chat.render(&[], true, &Map::new()).unwrap_err().to_string();
     assert!(error.ends_with("(in tokenizer.chat_template:1)"), "{error}");
 }
@@ -606,7 +606,7 @@ fn a_vocabulary_of_151936_tokens_opens_quickly() {
     let tokens: Vec<&str> = letters.iter().chain(&joined).map(String::as_str).collect();
     let merges: Vec<&str> = merges.iter().map(String::as_str).collect();
     let gguf = gguf().texts("tokenizer.ggml.tokens", &tokens).texts("tokenizer.ggml.merges", &merges);
-    let checkpoint = weights::open(&gguf.write("large")).unwrap();
+    let checkpoint = Checkpoint::open(&gguf.write("large")).unwrap();
     let start = std::time::Instant::now();
     let tokenizer = Tokenizer::open(&checkpoint).unwrap();
     println!("{} tokens in {:?}", tokenizer.n_tokens(), start.elapsed());

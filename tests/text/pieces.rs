@@ -7,8 +7,9 @@ use std::fs::read_to_string;
 use std::path::PathBuf;
 
 use fusebox_models::tokenizer::Tokenizer;
+use fusebox_runtime::weights::Checkpoint;
+use fusebox_runtime::weights::gguf::store;
 use fusebox_runtime::weights::value::{List, Value};
-use fusebox_runtime::weights::{open, store};
 use serde_json::Value as Json;
 use support::given::fixture;
 use support::own;
@@ -48,7 +49,7 @@ fn file(name: &str, pairs: &[(&str, Value)]) -> PathBuf {
 }
 
 fn tokenizer(name: &str, pairs: &[(&str, Value)]) -> Tokenizer {
-    Tokenizer::open(&open(&file(name, pairs)).unwrap()).unwrap()
+    Tokenizer::open(&Checkpoint::open(&file(name, pairs)).unwrap()).unwrap()
 }
 
 #[test]
@@ -106,7 +107,7 @@ fn an_answer_keeps_its_space_after_words_and_loses_it_after_special_tokens() {
 fn bad_scores_are_a_sentence() {
     let refused = |value: Value| {
         let path = file("scores.gguf", &[("tokenizer.ggml.scores", value)]);
-        Tokenizer::open(&open(&path).unwrap()).err().unwrap().to_string()
+        Tokenizer::open(&Checkpoint::open(&path).unwrap()).err().unwrap().to_string()
     };
     let few = refused(Value::List(List::Floats(vec![0.0; 3])));
     assert!(few.ends_with("key `tokenizer.ggml.scores`: expected 600 numbers, one for each token"), "{few}");

@@ -56,7 +56,7 @@ fn compare(list: &str, check: impl Fn(&Checkpoint, &Tokenizer, &Json) -> Result<
     let mut n_cases = 0;
     let mut wrong = Vec::new();
     for (path, recorded) in checkpoints() {
-        let checkpoint = weights::open(&path).unwrap();
+        let checkpoint = Checkpoint::open(&path).unwrap();
         let tokenizer = Tokenizer::open(&checkpoint).unwrap();
         for case in recorded[list].as_array().unwrap() {
             n_cases += 1;
@@ -118,7 +118,7 @@ fn every_file_gives_the_recorded_chats() {
 fn every_file_of_a_model_ends_answers_with_the_same_tokens() {
     let mut first: Option<(PathBuf, Vec<u32>)> = None;
     for (path, _) in checkpoints() {
-        let tokenizer = Tokenizer::open(&weights::open(&path).unwrap()).unwrap();
+        let tokenizer = Tokenizer::open(&Checkpoint::open(&path).unwrap()).unwrap();
         let ends = tokenizer.eos().to_vec();
         assert!(!ends.is_empty() && ends.iter().all(|id| tokenizer.is_eos(*id)), "{}", path.display());
         let model = path.parent().unwrap().parent().unwrap().to_owned();
@@ -132,7 +132,7 @@ fn every_file_of_a_model_ends_answers_with_the_same_tokens() {
 #[test]
 fn special_tokens_are_left_out_where_asked() {
     for (path, recorded) in checkpoints() {
-        let tokenizer = Tokenizer::open(&weights::open(&path).unwrap()).unwrap();
+        let tokenizer = Tokenizer::open(&Checkpoint::open(&path).unwrap()).unwrap();
         for case in recorded["tokenizer"].as_array().unwrap() {
             let tokens = ids(&case["ids"]);
             let plain: Vec<u32> = tokens.iter().copied().filter(|id| !tokenizer.is_special(*id)).collect();

@@ -7,8 +7,9 @@ use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 
 use fusebox_models::tokenizer::Tokenizer;
+use fusebox_runtime::weights::Checkpoint;
+use fusebox_runtime::weights::gguf::store;
 use fusebox_runtime::weights::value::{List, Value};
-use fusebox_runtime::weights::{open, store};
 use serde_json::{Value as Json, json};
 use support::given::fixture;
 
@@ -54,7 +55,7 @@ fn table(recorded: &Json) -> Vec<u64> {
 }
 
 fn tokenizer(path: &Path) -> Result<Tokenizer, String> {
-    Tokenizer::open(&open(path).unwrap()).map_err(|error| error.to_string())
+    Tokenizer::open(&Checkpoint::open(path).unwrap()).map_err(|error| error.to_string())
 }
 
 #[test]

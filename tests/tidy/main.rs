@@ -6,15 +6,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that does not hold panics, its helpers too")]
 
+mod code;
 mod docs;
-mod front;
 mod hygiene;
-mod imports;
-mod layers;
-mod ops;
-mod prepared;
-mod results;
-mod rooms;
 mod rules;
 mod snapshots;
 mod source;

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 
 use fusebox_runtime::error::{Error, Place, quoted};
 use fusebox_runtime::weights::value::Value;
-use fusebox_runtime::weights::{Stored, open};
+use fusebox_runtime::weights::{Checkpoint, Stored};
 
-use crate::adapters::{Base, refused};
+use crate::adapters::adapted::{Base, refused};
 use crate::naming::tensors::DIRECTION;
 
 const ARCHITECTURE: &str = "general.architecture";
@@ -29,7 +29,7 @@ pub(super) fn read(
     let (n_layers, hidden) = (base.config.n_layers(), base.config.hidden);
     let mut directions: BTreeMap<usize, Direction> = BTreeMap::new();
     for (path, strength) in files {
-        let checkpoint = open(path)?;
+        let checkpoint = Checkpoint::open(path)?;
         let text = |key: &str| checkpoint.metadata().get(key).and_then(Value::as_text);
         if text(ARCHITECTURE).is_some_and(|found| found != OWN) || checkpoint.architecture().is_none() {
             let found = text(ARCHITECTURE).map_or("none".to_owned(), quoted);

@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 use fusebox_compiler::foundation::amount::counted;
 use fusebox_runtime::error::{Error, Place, quoted};
 use fusebox_runtime::weights::value::Value;
-use fusebox_runtime::weights::{Checkpoint, Kind, Stored, open};
+use fusebox_runtime::weights::{Checkpoint, Kind, Stored};
 
+use crate::adapters::adapted::{Base, EMBEDDING, Target, is_gguf, refused};
 use crate::adapters::peft::{self, Peft};
-use crate::adapters::{Base, EMBEDDING, is_gguf, refused};
 use crate::naming::tensors::{EXPERTS, How, LORA_A, LORA_B, Names, fused};
 
 const TYPE: &str = "general.type";
@@ -29,12 +29,6 @@ const ARCHITECTURE: &str = "general.architecture";
 const ALPHA: &str = "adapter.lora.alpha";
 const INVOCATION: &str = "adapter.alora.invocation_tokens";
 const WEIGHT: &str = ".weight";
-
-/// A weight that may have an adapter: its name in graphs, and its sizes.
-pub(crate) struct Target {
-    pub(crate) name: String,
-    pub(crate) sizes: Vec<usize>,
-}
 
 /// What an adapter adds to a weight, which may be several matrices: `scale · B A` for each.
 #[derive(Clone, Debug)]
@@ -82,7 +76,7 @@ impl<'a> Lora<'a> {
             None => (path.to_owned(), None),
             Some((weights, config)) => (weights, Some(config)),
         };
-        let checkpoint = open(&path)?;
+        let checkpoint = Checkpoint::open(&path)?;
         let kind = checkpoint.kind();
         let alpha = match (kind, &peft) {
             (Kind::Gguf { .. }, None) => alpha(&path, &checkpoint, base)?,

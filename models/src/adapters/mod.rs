@@ -5,8 +5,9 @@
 //! All adapters of a projection become one: rows of their first matrices follow each other, and so do columns of their
 //! second, which have the scale in them. So another scale is no other program.
 //! Those that a sequence chooses from are one as well, and the sequence's factors on their ranks are an input.
-//! One file of LoRA: `lora.rs`, with the configuration of PEFT in `peft.rs`; control vectors: `control.rs`. Layers add
-//! the products in `layers/low_rank.rs`; `quantize/merge.rs` adds them to the weights of a new file.
+//! The model that they are for: `adapted.rs`. One file of LoRA: `lora.rs`, with the configuration of PEFT in `peft.rs`;
+//! control vectors: `control.rs`. Layers add the products in `layers/low_rank.rs`; `quantize/merge.rs` adds them to the
+//! weights of a new file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,21 +17,17 @@ use fusebox_compiler::graph::op::Op;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::device::Weights;
 use fusebox_runtime::error::{Error, Place};
-use fusebox_runtime::weights::{Checkpoint, Kind};
 
-use crate::adapters::lora::{Lora, Product, Target};
+use crate::adapters::adapted::{Base, EMBEDDING, refused};
+use crate::adapters::lora::{Lora, Product};
 use crate::binding::sizes;
-use crate::config::{Choices, Config, Mixer};
-use crate::families::{gguf_architecture, hparams, is_reordered};
-use crate::hparams::Hparams;
-use crate::naming::tensors::{BIAS, CHOICE_A, CHOICE_B, DIRECTION, EXPERTS, LORA_A, LORA_B};
+use crate::config::Choices;
+use crate::naming::tensors::{CHOICE_A, CHOICE_B, DIRECTION, EXPERTS, LORA_A, LORA_B};
 
-pub(crate) mod control;
+pub(crate) mod adapted;
+mod control;
 pub(crate) mod lora;
 mod peft;
-
-/// The matrix whose rows are looked up.
-pub(crate) const EMBEDDING: &str = "token_embd";
 
 /// What is added to a model.
 #[derive(Clone, Debug, PartialEq, Default)]
@@ -54,18 +51,6 @@ pub struct Choice {
     pub path: PathBuf,
     /// The factor on what it changes.
     pub scale: f32,
-}
-
-/// The model that an adapter is for.
-pub(crate) struct Base<'a> {
-    pub(crate) config: &'a Config,
-    pub(crate) checkpoint: &'a Checkpoint,
-    /// Its weights that may have an adapter.
-    pub(crate) targets: Vec<Target>,
-    /// The kind of file whose order of rows the model has.
-    pub(crate) layout: Kind,
-    /// Whether targets have the names of the file, and not those of graphs.
-    pub(crate) has_own_names: bool,
 }
 
 /// The weights that adapters add to a graph.
@@ -144,19 +129,6 @@ fn of_one(path: &Path, strength: f32, base: &Base<'_>) -> Result<BTreeMap<String
     }
     lora.refuse_unused()?;
     Ok(products)
-}
-
-/// The weights of a graph that may have an adapter.
-pub(crate) fn targets(graph: &Graph, config: &Config) -> Vec<Target> {
-    let weights = graph.nodes.values().filter_map(|node| match &node.op {
-        Op::Weight { name, shape, .. } if !name.ends_with(BIAS) && shape.iter().count() > 1 => {
-            Some(Target { name: name.to_string(), sizes: sizes(shape) })
-        }
-        _ => None,
-    });
-    // A head that is the embedding matrix may have one of its own.
-    let head = Target { name: "output".to_owned(), sizes: vec![config.vocab, config.hidden] };
-    weights.chain(config.tied.then_some(head)).collect()
 }
 
 impl Added {
@@ -279,45 +251,4 @@ impl Weights for Added {
     fn bytes(&self, name: &str) -> Option<&[u8]> {
         self.weights.get(name).map(|weight| weight.bytes.as_slice())
     }
-}
-
-impl Base<'_> {
-    /// The name of its architecture in GGUF.
-    pub(crate) fn architecture(&self) -> &str {
-        let own = Hparams::architecture_of(self.checkpoint).unwrap_or_default();
-        gguf_architecture(own).unwrap_or(own)
-    }
-
-    /// The hyper-parameters of its file, with the names of its family.
-    fn hparams(&self) -> Hparams<'_> {
-        hparams(self.checkpoint)
-    }
-
-    /// Whether rows of this matrix are in the order of another kind of file, and how: rows of a head, and how many of
-    /// them are rotated.
-    fn reordered(&self, name: &str, kind: Kind) -> Option<[usize; 2]> {
-        let is_rotated = name.ends_with(".attn_q") || name.ends_with(".attn_k");
-        let is_known = Hparams::architecture_of(self.checkpoint).is_some_and(is_reordered);
-        if !is_rotated || !is_known || is_gguf(kind) == is_gguf(self.layout) {
-            return None;
-        }
-        let layer: usize = name.strip_prefix("blk.")?.split('.').next()?.parse().ok()?;
-        match &self.config.blocks.get(layer)?.mixer {
-            Mixer::Grouped(heads) => Some([heads.head, heads.rotary_dim]),
-            _ => None,
-        }
-    }
-}
-
-/// Whether rows are in the order of GGUF.
-pub(crate) fn is_gguf(kind: Kind) -> bool {
-    match kind {
-        Kind::Gguf { .. } | Kind::Qorus => true,
-        Kind::Safetensors | Kind::Ajc1 => false,
-    }
-}
-
-/// An error about a file of an adapter.
-fn refused(path: &Path, place: Place, what: impl Into<String>) -> Error {
-    Error::input(path, place, what.into())
 }

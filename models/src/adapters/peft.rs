@@ -10,7 +10,7 @@ use fusebox_runtime::error::{Error, Place};
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 
-use crate::adapters::refused;
+use crate::adapters::adapted::refused;
 use crate::sidecar;
 
 const CONFIG: &str = "adapter_config.json";

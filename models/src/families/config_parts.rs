@@ -17,13 +17,18 @@ use crate::config::{
 use crate::families::family::{Family, Windows};
 use crate::hparams::Hparams;
 use crate::naming::hparams::{
-    ACTIVATION, CENTRED_EPS, CONTEXT, DENSE_FF, EMBEDDING_SCALE, EPS, EXPERT_FF, EXPERTS, EXPERTS_SHARED,
-    EXPERTS_USED, EXTRA_LAYERS, FF, FULL_PERIOD, GATE, GROUPS, GROUPS_USED, HEAD, HEADS, HIDDEN, KV_HEADS,
-    Key, LAYER_TYPES, LAYERS, LOGIT_CAP, LOGIT_SCALE, MORE_LAYERS, MULTI_QUERY, NEW_DECODER, RENORM,
-    ROTARY_DIM, ROTARY_FACTOR, ROUTER_CAP, SCALED_EMBEDDING, SHARED_FF, TIED, VALUE, WEIGHT_SCALE, WINDOW,
-    WINDOW_FROM, WINDOW_PATTERN, WINDOW_USED,
+    ACTIVATION, ATTENTION_INTERVAL, CENTRED_EPS, CONTEXT, DENSE_FF, EMBEDDING_SCALE, EPS, EXPERT_FF, EXPERTS,
+    EXPERTS_SHARED, EXPERTS_USED, EXTRA_LAYERS, FF, FULL_PERIOD, GATE, GROUPS, GROUPS_USED, HEAD, HEADS,
+    HIDDEN, KV_HEADS, Key, LAYER_TYPES, LAYERS, LOGIT_CAP, LOGIT_SCALE, MORE_LAYERS, MULTI_QUERY,
+    NEW_DECODER, RECURRENT_LAYERS, RENORM, ROTARY_DIM, ROTARY_FACTOR, ROUTER_CAP, SCALED_EMBEDDING,
+    SHARED_FF, TIED, VALUE, WEIGHT_SCALE, WINDOW, WINDOW_FROM, WINDOW_PATTERN, WINDOW_USED,
 };
 use crate::naming::tensors::{BIAS, parts};
+
+/// The words of `layer_types` for blocks that carry a state.
+const RECURRENT: [&str; 3] = ["linear_attention", "mamba", "conv"];
+/// Those for blocks with attention.
+const ATTENTION: [&str; 2] = ["full_attention", "attention"];
 
 /// The tensors by which a block is told to be in the file.
 const NORMS: [&str; 4] = ["attn_norm", "attn_post_norm", "attn_output", "ffn_down"];
@@ -403,4 +408,35 @@ pub(super) fn groups(
     }
     let score_top_k = score_top_k.min(group_len);
     Ok((top_k < n_groups).then_some(Groups { n_groups, top_k, score_top_k }))
+}
+
+/// The blocks that carry a state.
+pub(super) fn recurrent_layers(hparams: Hparams<'_>, family: &Family) -> Result<BTreeSet<usize>, Error> {
+    let n_layers = n_layers(hparams)?;
+    if family.recurrent.is_none() {
+        return Ok(BTreeSet::new());
+    }
+    if let Some(types) = hparams.strings(LAYER_TYPES)? {
+        let known = [&RECURRENT[..], &ATTENTION[..], &["moe", "mlp"]].concat();
+        if let Some(ty) = types.iter().find(|ty| !known.contains(&ty.as_str())) {
+            let what = format!("expected one of {}, found {}", known.join(", "), quoted(ty));
+            return Err(hparams.refused(LAYER_TYPES, what));
+        }
+        let is_recurrent =
+            |layer: &usize| types.get(*layer).is_some_and(|ty| RECURRENT.contains(&ty.as_str()));
+        return Ok((0..n_layers).filter(is_recurrent).collect());
+    }
+    if let Some(flags) = hparams.flags(RECURRENT_LAYERS)? {
+        return Ok((0..n_layers).filter(|layer| flags.get(*layer) == Some(&true)).collect());
+    }
+    if let Some(n_kv) = hparams.sizes_if(KV_HEADS)? {
+        return Ok((0..n_layers).filter(|layer| n_kv.get(*layer) == Some(&0)).collect());
+    }
+    let has_state = |layer: &usize| hparams.has(&format!("blk.{layer}.ssm_in"));
+    let seen: BTreeSet<usize> = (0..n_layers).filter(has_state).collect();
+    if hparams.count_if(ATTENTION_INTERVAL)?.is_none() && !seen.is_empty() {
+        return Ok(seen);
+    }
+    let period = hparams.count_if(ATTENTION_INTERVAL)?.unwrap_or(4);
+    Ok((0..n_layers).filter(|layer| (layer + 1) % period != 0).collect())
 }

@@ -10,10 +10,9 @@ use fusebox_runtime::weights::Kind;
 
 use crate::config::{Block, Config, Grouped, Mixer, Pairing, Temperature, Window};
 use crate::families::config_parts::{
-    backbone, check_rotary_dim, experts, grouped, n_layers, networks, rotary_dim, window,
+    backbone, check_rotary_dim, experts, grouped, n_layers, networks, recurrent_layers, rotary_dim, window,
 };
 use crate::families::family::{Family, LocalRope, Nope, Pairs, Windows};
-use crate::families::hybrid::recurrent_layers;
 use crate::families::rope::{local_rope, rope};
 use crate::hparams::Hparams;
 use crate::naming::hparams::{

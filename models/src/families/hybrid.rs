@@ -4,9 +4,7 @@
 //! In: the hyper-parameters of a file. Out: which blocks, and their mixers.
 //! Read next: `layers/recurrent/mod.rs`.
 
-use std::collections::BTreeSet;
-
-use fusebox_runtime::error::{Error, quoted};
+use fusebox_runtime::error::Error;
 use fusebox_runtime::weights::Kind;
 
 use crate::config::{
@@ -17,47 +15,10 @@ use crate::families::decoder::{self, mixers};
 use crate::families::family::Family;
 use crate::hparams::Hparams;
 use crate::naming::hparams::{
-    ATTENTION_INPUT_FACTOR, ATTENTION_INTERVAL, ATTENTION_OUTPUT_FACTOR, FF, HEAD, KERNEL, KEY_FACTOR,
-    KV_HEADS, Key, LAYER_TYPES, LEAST_STEP, NETWORK_FACTORS, NORM_BEFORE_GATE, RECURRENT_LAYERS,
-    SHORT_KERNEL, SPACE_FACTORS, SPACE_INPUT_FACTOR, SPACE_OUTPUT_FACTOR, STATE, STATE_GROUPS, STATE_HEAD,
-    STATE_HEADS, STATE_INNER,
+    ATTENTION_INPUT_FACTOR, ATTENTION_OUTPUT_FACTOR, FF, HEAD, KERNEL, KEY_FACTOR, Key, LEAST_STEP,
+    NETWORK_FACTORS, NORM_BEFORE_GATE, SHORT_KERNEL, SPACE_FACTORS, SPACE_INPUT_FACTOR, SPACE_OUTPUT_FACTOR,
+    STATE, STATE_GROUPS, STATE_HEAD, STATE_HEADS, STATE_INNER,
 };
-
-/// The words of `layer_types` for blocks that carry a state.
-const RECURRENT: [&str; 3] = ["linear_attention", "mamba", "conv"];
-/// Those for blocks with attention.
-const ATTENTION: [&str; 2] = ["full_attention", "attention"];
-
-/// The blocks that carry a state.
-pub(super) fn recurrent_layers(hparams: Hparams<'_>, family: &Family) -> Result<BTreeSet<usize>, Error> {
-    let n_layers = n_layers(hparams)?;
-    if family.recurrent.is_none() {
-        return Ok(BTreeSet::new());
-    }
-    if let Some(types) = hparams.strings(LAYER_TYPES)? {
-        let known = [&RECURRENT[..], &ATTENTION[..], &["moe", "mlp"]].concat();
-        if let Some(ty) = types.iter().find(|ty| !known.contains(&ty.as_str())) {
-            let what = format!("expected one of {}, found {}", known.join(", "), quoted(ty));
-            return Err(hparams.refused(LAYER_TYPES, what));
-        }
-        let is_recurrent =
-            |layer: &usize| types.get(*layer).is_some_and(|ty| RECURRENT.contains(&ty.as_str()));
-        return Ok((0..n_layers).filter(is_recurrent).collect());
-    }
-    if let Some(flags) = hparams.flags(RECURRENT_LAYERS)? {
-        return Ok((0..n_layers).filter(|layer| flags.get(*layer) == Some(&true)).collect());
-    }
-    if let Some(n_kv) = hparams.sizes_if(KV_HEADS)? {
-        return Ok((0..n_layers).filter(|layer| n_kv.get(*layer) == Some(&0)).collect());
-    }
-    let has_state = |layer: &usize| hparams.has(&format!("blk.{layer}.ssm_in"));
-    let seen: BTreeSet<usize> = (0..n_layers).filter(has_state).collect();
-    if hparams.count_if(ATTENTION_INTERVAL)?.is_none() && !seen.is_empty() {
-        return Ok(seen);
-    }
-    let period = hparams.count_if(ATTENTION_INTERVAL)?.unwrap_or(4);
-    Ok((0..n_layers).filter(|layer| (layer + 1) % period != 0).collect())
-}
 
 /// A gated delta rule.
 ///

@@ -13,7 +13,7 @@ use fusebox_compiler::graph::op::Op;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_runtime::error::{Error, Place};
-use fusebox_runtime::weights::store::{Entry, WRITTEN, pair};
+use fusebox_runtime::weights::gguf::store::{Entry, WRITTEN, pair};
 use fusebox_runtime::weights::value::Value;
 use fusebox_runtime::weights::{Checkpoint, Stored};
 

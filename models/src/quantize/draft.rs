@@ -7,9 +7,10 @@
 use std::path::Path;
 
 use fusebox_runtime::error::{Error, Place};
-use fusebox_runtime::weights::store::{Entry, pair};
+use fusebox_runtime::weights::gguf::store::{Entry, pair};
+use fusebox_runtime::weights::gguf::{self, parts};
 use fusebox_runtime::weights::value::{List, Value};
-use fusebox_runtime::weights::{Checkpoint, Kind, Stored, TensorInfo, parts};
+use fusebox_runtime::weights::{Checkpoint, Kind, Stored, TensorInfo};
 
 use crate::binding::source::Source;
 use crate::quantize::output_tensor::{Order, Origin, OutputTensor};
@@ -51,7 +52,7 @@ pub(super) fn own_pairs(ty: Option<Type>) -> Vec<(&'static str, Vec<u8>)> {
 fn pairs(checkpoint: &Checkpoint, ty: Option<Type>) -> Result<Vec<Vec<u8>>, Error> {
     // Where every tensor keeps its format, the file says what it has said.
     let own = if ty.is_some() { own_pairs(ty) } else { Vec::new() };
-    let kept = checkpoint.pairs()?.into_iter();
+    let kept = gguf::pairs(checkpoint)?.into_iter();
     let kept = kept.filter(|(key, _)| {
         *key != ALIGNMENT && !parts::KEYS.contains(key) && own.iter().all(|(own, _)| own != key)
     });

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use fusebox_runtime::error::{Error, Place};
 use fusebox_runtime::files;
-use fusebox_runtime::weights::{Checkpoint, Stored, open};
+use fusebox_runtime::weights::{Checkpoint, Stored};
 
 /// The endings of tensors in GGUF.
 pub(crate) const SUMS: &str = ".in_sum2";
@@ -30,7 +30,7 @@ impl Importance {
     /// One sentence.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let begins = files::begins(path, b"GGUF")?;
-        let columns = if begins { of_gguf(path, &open(path)?)? } else { of_older(path)? };
+        let columns = if begins { of_gguf(path, &Checkpoint::open(path)?)? } else { of_older(path)? };
         if let Some((name, _)) =
             columns.iter().find(|(_, own)| own.iter().any(|x| !x.is_finite() || *x < 0.0))
         {

@@ -4,8 +4,7 @@
 //! that would be read back otherwise, in words.
 //! Nothing here knows what each family may say: the draft is read as any GGUF file is, and compared.
 
-use fusebox_runtime::weights::Checkpoint;
-use fusebox_runtime::weights::store::Entry;
+use fusebox_runtime::weights::gguf::store::{self, Entry};
 use fusebox_runtime::weights::value::Value;
 
 use crate::config::{Activation, Block, Config, Grouped, Mixer, Network, Pairing, Rope, Scaling};
@@ -23,7 +22,7 @@ pub(super) fn lost(
     // What is computed stands in for keys that GGUF does not have.
     let stored = |tensor: &&OutputTensor| matches!(tensor.origin, Origin::Stored(..));
     let entries: Vec<Entry> = tensors.iter().filter(stored).map(|tensor| tensor.entry.clone()).collect();
-    let planned = Checkpoint::planned(pairs.iter().cloned().collect(), &entries);
+    let planned = store::planned(pairs.iter().cloned().collect(), &entries);
     let again = match read(family.gguf, hparams(&planned)) {
         Ok(Some(again)) => again,
         Ok(None) => return Some("its architecture".to_owned()),

@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use fusebox_runtime::error::{Error, Place};
-use fusebox_runtime::weights::store::WRITTEN;
+use fusebox_runtime::weights::gguf::store::WRITTEN;
 use fusebox_runtime::weights::{Checkpoint, Stored};
 
-use crate::adapters::lora::{Product, Target};
-use crate::adapters::{Adapters, Base, EMBEDDING};
+use crate::adapters::Adapters;
+use crate::adapters::adapted::{Base, EMBEDDING, Target};
+use crate::adapters::lora::Product;
 use crate::families::{self, hparams, read};
 use crate::hparams::Hparams;
 use crate::quantize::output_tensor::OutputTensor;

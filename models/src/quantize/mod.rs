@@ -13,8 +13,8 @@ use std::path::Path;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::error::{Error, Place, quoted};
 use fusebox_runtime::threads::each;
-use fusebox_runtime::weights::store::{Entry, Put, may_replace};
-use fusebox_runtime::weights::{Checkpoint, Stored, open};
+use fusebox_runtime::weights::gguf::store::{Entry, Put, may_replace};
+use fusebox_runtime::weights::{Checkpoint, Stored};
 
 use crate::adapters::Adapters;
 use crate::quantize::draft::Draft;
@@ -107,7 +107,7 @@ pub type Progress<'a> = dyn FnMut(usize, usize) + 'a;
 /// # Errors
 /// One sentence; a single output file is then as it was before, and of several none is left.
 pub fn quantize(input: &Path, output: &Path, job: &Job, progress: &mut Progress) -> Result<Summary, Error> {
-    let checkpoint = open(input)?;
+    let checkpoint = Checkpoint::open(input)?;
     let mut draft = draft::draft(&checkpoint, input, job)?;
     if !job.adapters.is_empty() {
         merge::add(&mut draft.tensors, &checkpoint, input, &job.adapters)?;

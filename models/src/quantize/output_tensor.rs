@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_runtime::weights::store::Entry;
+use fusebox_runtime::weights::gguf::store::Entry;
 use fusebox_runtime::weights::{Checkpoint, Stored};
 
 use crate::adapters::lora::Product;

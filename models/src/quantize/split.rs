@@ -2,14 +2,14 @@
 //!
 //! In: the name of a file, metadata and tensors, and how large a file may be. Out: the files, such as
 //! `NAME-00001-of-00003.gguf`. The first has the metadata; every one has its number, how many there are, and how many
-//! tensors. `runtime/src/weights/parts.rs` reads them.
+//! tensors. `runtime/src/weights/gguf/parts.rs` reads them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use fusebox_runtime::error::{Error, Place};
-use fusebox_runtime::weights::parts;
-use fusebox_runtime::weights::store::{self, Entry, Put};
+use fusebox_runtime::weights::gguf::parts;
+use fusebox_runtime::weights::gguf::store::{self, Entry, Put};
 
 /// How large a file may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -471,7 +471,7 @@ mod tests {
     #[test]
     fn any_chain_leaves_what_that_of_llama_cpp_leaves() {
         let story = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/story.gguf"));
-        let tokenizer = Tokenizer::open(&fusebox_runtime::weights::open(story).unwrap()).unwrap();
+        let tokenizer = Tokenizer::open(&fusebox_runtime::weights::Checkpoint::open(story).unwrap()).unwrap();
         let n_tokens = tokenizer.n_tokens();
         let texts = ["\n", ":", "\"", "*"].map(str::to_owned);
         let encode = |text: &str| tokenizer.encode(text, false).unwrap();

@@ -5,9 +5,9 @@
 //! until they are touched.
 //! A file is hostile until proven otherwise: a bad one is one sentence, and there is no checkpoint then. Each
 //! range lies inside its file, and a tensor's bytes have exactly the length that its shape and format need.
-//! Names are the file's own; what they mean to a model is not known here. One file a kind: `gguf.rs`
-//! with `parts.rs`, `safetensors.rs` with `folder.rs`, `ajc1.rs`, `qorus.rs`; all read through `reader.rs`. GGUF files
-//! are written by `store.rs`. `expand.rs` has the formats that become another one before kernels read them, `made/` the
+//! Names are the file's own; what they mean to a model is not known here. Each kind is read by a module of its own,
+//! `gguf/` (which also writes it), `safetensors/`, `ajc1.rs` and `qorus.rs`, through `reader.rs`; `open.rs` chooses it
+//! by the content. `expand/` has the formats that become another one before kernels read them, `made/` the
 //! tensors of quantised folders, which are made of several others.
 
 use std::collections::BTreeSet;
@@ -21,24 +21,18 @@ use indexmap::IndexMap;
 use crate::error::{Error, Place};
 use crate::weights::made::unpacked::Made;
 use crate::weights::mapping::Mapping;
-use crate::weights::store::Entry;
 use crate::weights::value::Value;
 
 mod ajc1;
-mod codebooks;
 pub mod expand;
-mod folder;
-mod ggml;
-mod gguf;
+pub mod gguf;
 mod json;
-mod lost_pages;
 mod made;
 mod mapping;
-pub mod parts;
+mod open;
 mod qorus;
 mod reader;
 mod safetensors;
-pub mod store;
 pub mod value;
 
 /// The weights of a model as they lie on disk, checked.
@@ -99,86 +93,11 @@ pub enum Stored {
     Other(&'static str),
 }
 
-/// Opens and checks a checkpoint of any kind; the kind follows from the content, not from the name.
-///
-/// # Errors
-/// [`Error::Io`] where the file cannot be read, [`Error::Input`] where it is not as its kind wants it, and
-/// [`Error::Unsupported`] for a version or a size that nothing here reads.
-pub fn open(path: &Path) -> Result<Checkpoint, Error> {
-    let checkpoint = opened(path)?;
-    checkpoint.check()?;
-    Ok(checkpoint)
-}
-
-fn opened(path: &Path) -> Result<Checkpoint, Error> {
-    if path.is_dir() {
-        return folder::open(path);
-    }
-    let mapping = Mapping::open(path)?;
-    let contents = contents(path, mapping.bytes());
-    let contents = contents.or_else(|fault| mapping.check().and(Err(fault)))?;
-    if contents.kind == Kind::Safetensors
-        && let Some(folder) = folder::around(path)?
-    {
-        return folder::open(folder);
-    }
-    if matches!(contents.kind, Kind::Gguf { .. }) {
-        let count = parts::count(path, &contents.metadata)?;
-        if count > 1 {
-            return parts::open(path, (mapping, contents), count);
-        }
-    }
-    let mut checkpoint = Checkpoint::new(contents.kind, contents.metadata, BTreeSet::new());
-    checkpoint.add(path.to_owned(), mapping, contents.tensors)?;
-    Ok(checkpoint)
-}
-
-fn contents(path: &Path, bytes: &[u8]) -> Result<Contents, Error> {
-    if bytes.starts_with(&gguf::MAGIC) {
-        gguf::read(path, bytes)
-    } else if bytes.starts_with(&ajc1::MAGIC) {
-        ajc1::read(path, bytes)
-    } else if bytes.starts_with(&qorus::MAGIC) {
-        qorus::read(path, bytes)
-    } else if bytes.get(8) == Some(&b'{') {
-        safetensors::read(path, bytes)
-    } else {
-        let what = format!(
-            "expected GGUF, safetensors, a qwen3.c checkpoint or a Qorus file, found {}",
-            opening(bytes)
-        );
-        Err(Error::input(path, Place::Byte(0), what))
-    }
-}
-
-/// The first bytes as a sentence may show them.
-fn opening(bytes: &[u8]) -> String {
-    if bytes.is_empty() {
-        return "an empty file".to_owned();
-    }
-    let shown: Vec<String> = bytes.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
-    format!("the bytes {}", shown.join(" "))
-}
-
 impl Checkpoint {
     /// One without files.
     fn new(kind: Kind, metadata: IndexMap<String, Value>, nulls: BTreeSet<String>) -> Self {
         let contents = Contents { kind, metadata, tensors: IndexMap::new() };
         Self { contents, nulls, files: Vec::new(), made: Vec::new() }
-    }
-
-    /// A GGUF file that is not written yet: what it will say, with no bytes.
-    pub fn planned(metadata: IndexMap<String, Value>, tensors: &[Entry]) -> Self {
-        let mut planned = Self::new(store::WRITTEN, metadata, BTreeSet::new());
-        let info = |entry: &Entry| TensorInfo {
-            shape: entry.shape.clone(),
-            stored: entry.stored,
-            file_idx: 0,
-            made: None,
-            range: 0..0,
-        };
-        planned.contents.tensors = tensors.iter().map(|entry| (entry.name.clone(), info(entry))).collect();
-        planned
     }
 
     /// Adds a file with the tensors that it holds, none of which another holds.
@@ -238,17 +157,6 @@ impl Checkpoint {
         }
         let (_, mapping) = self.files.get(tensor.file_idx)?;
         mapping.bytes().get(tensor.range.clone())
-    }
-
-    /// Every key with the bytes that a GGUF file has for it and its value; nothing for other kinds.
-    ///
-    /// # Errors
-    /// None for a file that was opened and has not changed since.
-    pub fn pairs(&self) -> Result<IndexMap<&str, &[u8]>, Error> {
-        match (self.kind(), self.files.first()) {
-            (Kind::Gguf { .. }, Some((path, mapping))) => gguf::pairs(path, mapping.bytes()),
-            (Kind::Gguf { .. } | Kind::Safetensors | Kind::Ajc1 | Kind::Qorus, _) => Ok(IndexMap::new()),
-        }
     }
 
     /// Refuses files that have become shorter since they were opened: what was read of them since may be zeros.

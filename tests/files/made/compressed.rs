@@ -3,7 +3,7 @@
 use std::fs;
 
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_runtime::weights::open;
+use fusebox_runtime::weights::Checkpoint;
 use half::bf16;
 use serde_json::{Value as Json, json};
 use support::packing::Tensor;
@@ -185,7 +185,7 @@ fn modules_that_are_ignored_stay_as_they_are() {
     let (mut tensors, numbers) = INT4.made();
     tensors.push(tensor("lm_head.weight", "BF16", &[2, 2], vec![0; 8]));
     tensors.push(tensor("b.self_attn.k_scale", "F32", &[1], vec![0; 4]));
-    let checkpoint = open(&folder("ignored", &config("pack-quantized", 4), &tensors)).unwrap();
+    let checkpoint = Checkpoint::open(&folder("ignored", &config("pack-quantized", 4), &tensors)).unwrap();
     assert_eq!(checkpoint.tensors().keys().collect::<Vec<_>>(), ["lm_head.weight", "a.weight"]);
     holds(&checkpoint, "a.weight", &SHAPE, Format::Q4_0, &numbers);
     holds(&checkpoint, "lm_head.weight", &[2, 2], Format::BF16, &[0.0; 4]);

@@ -1,7 +1,7 @@
 //! Folders of MLX.
 
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_runtime::weights::open;
+use fusebox_runtime::weights::Checkpoint;
 use serde_json::{Value as Json, json};
 use support::packing::Tensor;
 
@@ -66,7 +66,7 @@ fn modules_may_have_bits_of_their_own_or_none() {
     let says = json!({
         "group_size": 64, "bits": 4, "model.layers.0.b": {"group_size": 32, "bits": 8}, "lm_head": false,
     });
-    let checkpoint = open(&folder_of("mlx-own", &config(&says), &tensors)).unwrap();
+    let checkpoint = Checkpoint::open(&folder_of("mlx-own", &config(&says), &tensors)).unwrap();
     holds(&checkpoint, "model.layers.0.a.weight", &SHAPE, Format::Q4_1, &a);
     holds(&checkpoint, "model.layers.0.b.weight", &SHAPE, Format::F32, &b);
     assert_eq!(checkpoint.tensors().len(), 3);
@@ -79,7 +79,7 @@ fn experts_lie_in_one_tensor() {
         *shape = vec![2, 3, shape[1]];
     }
     let checkpoint =
-        open(&folder_of("mlx-experts", &config(&json!({"group_size": 64, "bits": 4})), &tensors));
+        Checkpoint::open(&folder_of("mlx-experts", &config(&json!({"group_size": 64, "bits": 4})), &tensors));
     holds(&checkpoint.unwrap(), "a.weight", &[2, 3, 256], Format::Q4_1, &numbers);
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use fusebox_compiler::foundation::random::Random;
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_runtime::weights::{Checkpoint, Stored, open};
+use fusebox_runtime::weights::{Checkpoint, Stored};
 use half::{bf16, f16};
 use serde_json::{Map, Value as Json, json};
 use support::own::path;
@@ -130,7 +130,7 @@ fn holds(checkpoint: &Checkpoint, name: &str, shape: &[usize], format: Format, e
 /// Asserts that a folder has nothing but a matrix `a.weight` of these numbers.
 #[track_caller]
 fn becomes(folder: &Path, shape: [usize; 2], format: Format, expected: &[f32]) {
-    let checkpoint = open(folder).unwrap();
+    let checkpoint = Checkpoint::open(folder).unwrap();
     assert_eq!(checkpoint.tensors().keys().collect::<Vec<_>>(), ["a.weight"]);
     holds(&checkpoint, "a.weight", &shape, format, expected);
 }

@@ -3,7 +3,7 @@
 //! In: small tensors of bytes. Out: the numbers that they stand for, or the sentence.
 
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_runtime::weights::{Stored, open};
+use fusebox_runtime::weights::{Checkpoint, Stored};
 use half::bf16;
 use serde_json::json;
 
@@ -28,7 +28,7 @@ fn tiles_of_fp8_share_a_scale() {
             tensor("a.weight_scale_inv", dtype, &[3, 3], stored.collect()),
             plain,
         ];
-        let checkpoint = open(&folder("fp8", &method, &tensors)).unwrap();
+        let checkpoint = Checkpoint::open(&folder("fp8", &method, &tensors)).unwrap();
         let info = &checkpoint.tensors()["a.weight"];
         assert_eq!(
             (&info.shape[..], info.stored, info.n_bytes()),
@@ -50,7 +50,7 @@ fn blocks_of_mxfp4_take_their_scales_in() {
         tensor("e.proj_blocks", "U8", &[2, 3, 2, 16], numbers.clone()),
         tensor("e.proj_scales", "U8", &[2, 3, 2], scales.clone()),
     ];
-    let checkpoint = open(&folder("mxfp4", &json!({"quant_method": "mxfp4"}), &tensors)).unwrap();
+    let checkpoint = Checkpoint::open(&folder("mxfp4", &json!({"quant_method": "mxfp4"}), &tensors)).unwrap();
     let info = &checkpoint.tensors()["e.proj"];
     assert_eq!((&info.shape[..], info.stored), (&[2, 3, 64][..], Stored::As(Format::MXFP4)));
     let found = Format::MXFP4.decode_all(checkpoint.bytes("e.proj").unwrap(), 384).unwrap();

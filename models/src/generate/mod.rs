@@ -15,10 +15,12 @@ use fusebox_runtime::session::Session;
 
 use crate::draft::{Draft, Speculation};
 use crate::error::Error;
+use crate::generate::stop::Stop;
 use crate::sample::{self, Sampler};
-use crate::stop::Stop;
 use crate::tokenizer::Tokenizer;
 use crate::tokenizer::stream::Stream;
+
+pub mod stop;
 
 /// Stop conditions and sampling settings.
 #[derive(Clone, Debug, PartialEq, Default)]

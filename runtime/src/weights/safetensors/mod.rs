@@ -21,6 +21,8 @@ use crate::weights::reader::Reader;
 use crate::weights::value::Value;
 use crate::weights::{Contents, Kind, Stored, TensorInfo};
 
+pub(in crate::weights) mod folder;
+
 /// The longest header that the format allows.
 const MAX_HEADER_BYTES: usize = 100_000_000;
 const MAX_DIMS: usize = 8;
@@ -38,7 +40,7 @@ struct Entry {
 }
 
 /// Reads and checks everything but the weights themselves, of the file with this place in the checkpoint.
-pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Contents, Error> {
+pub(in crate::weights) fn read(path: &Path, bytes: &[u8]) -> Result<Contents, Error> {
     let mut reader = Reader::new(path, bytes);
     let n_bytes = reader.count("bytes of header", 1)?;
     if n_bytes > MAX_HEADER_BYTES {

@@ -1,18 +1,22 @@
 //! Writes GGUF files, version 3.
 //!
 //! In: keys and values, descriptions of tensors, and a function that returns the bytes of one tensor after another.
-//! Out: a file that `gguf.rs` and other programs read.
+//! Out: a file that `gguf/mod.rs` and other programs read.
 //! The file is written under a temporary name and renamed when it is complete, so that an error or a power cut leaves
 //! what was there before. Only the bytes of one call of the function are in memory at a time.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
+
+use indexmap::IndexMap;
 
 use crate::error::{Error, Place};
 use crate::files::{self, Unfinished};
 use crate::weights::gguf::types;
+use crate::weights::gguf::{self, ggml};
 use crate::weights::value::{List, Value};
-use crate::weights::{Kind, Stored, ggml, gguf};
+use crate::weights::{Checkpoint, Kind, Stored, TensorInfo};
 
 const VERSION: u32 = 3;
 /// The kind of the files that are written here.
@@ -38,6 +42,20 @@ impl Entry {
         let row = ggml::of_stored(self.stored)?.1;
         gguf::n_bytes(&self.shape, row).ok()
     }
+}
+
+/// A file that is not written yet, as a checkpoint: what it will say, with no bytes.
+pub fn planned(metadata: IndexMap<String, Value>, tensors: &[Entry]) -> Checkpoint {
+    let mut planned = Checkpoint::new(WRITTEN, metadata, BTreeSet::new());
+    let info = |entry: &Entry| TensorInfo {
+        shape: entry.shape.clone(),
+        stored: entry.stored,
+        file_idx: 0,
+        made: None,
+        range: 0..0,
+    };
+    planned.contents.tensors = tensors.iter().map(|entry| (entry.name.clone(), info(entry))).collect();
+    planned
 }
 
 /// A key with its value as the file has it. Numbers take four bytes where these hold them.

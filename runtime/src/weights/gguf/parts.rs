@@ -53,7 +53,7 @@ fn ending(number: usize, count: usize) -> String {
 }
 
 /// How many files a model is in, as one of them says.
-pub(super) fn count(path: &Path, metadata: &IndexMap<String, Value>) -> Result<usize, Error> {
+pub(in crate::weights) fn count(path: &Path, metadata: &IndexMap<String, Value>) -> Result<usize, Error> {
     let Some(value) = metadata.get(COUNT) else { return Ok(1) };
     let count = value.to_u64().filter(|count| (1..=MAX_PARTS as u64).contains(count));
     count.map(|count| count as usize).ok_or_else(|| {
@@ -63,7 +63,11 @@ pub(super) fn count(path: &Path, metadata: &IndexMap<String, Value>) -> Result<u
 }
 
 /// Opens all files of a model of which one, which was read already, is at this path.
-pub(super) fn open(path: &Path, own: (Mapping, Contents), count: usize) -> Result<Checkpoint, Error> {
+pub(in crate::weights) fn open(
+    path: &Path,
+    own: (Mapping, Contents),
+    count: usize,
+) -> Result<Checkpoint, Error> {
     let number = number(path, count, &own.1.metadata)?;
     let mut own = Some(own);
     let mut read = |other: usize| match own.take_if(|_| other == number) {

@@ -11,17 +11,17 @@ use crate::weights::Stored;
 
 /// One row of the table of types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Type {
-    pub(super) stored: Stored,
-    pub(super) block_len: usize,
-    pub(super) block_bytes: usize,
+pub(in crate::weights) struct Type {
+    pub(in crate::weights) stored: Stored,
+    pub(in crate::weights) block_len: usize,
+    pub(in crate::weights) block_bytes: usize,
 }
 
 /// All numbers of types are below this one.
 const N_NUMBERS: u32 = 64;
 
 /// The type of this number; nothing for a number that is not known.
-pub(super) fn of_number(number: u32) -> Option<Type> {
+pub(in crate::weights) fn of_number(number: u32) -> Option<Type> {
     if let Some(format) = Format::FIXED.into_iter().find(|format| format.ggml() == Some(number)) {
         let (block_len, block_bytes) = (format.block_len(), format.block_bytes());
         return Some(Type { stored: Stored::As(format), block_len, block_bytes });
@@ -49,7 +49,7 @@ pub(super) fn of_number(number: u32) -> Option<Type> {
 }
 
 /// The number and the type of tensors that are stored so; nothing for what GGML has no number for.
-pub(super) fn of_stored(stored: Stored) -> Option<(u32, Type)> {
+pub(in crate::weights) fn of_stored(stored: Stored) -> Option<(u32, Type)> {
     (0..N_NUMBERS)
         .filter_map(|number| Some((number, of_number(number)?)))
         .find(|(_, row)| row.stored == stored)

@@ -13,14 +13,18 @@ use indexmap::IndexMap;
 use crate::error::{Error, Place, quoted};
 use crate::weights::reader::Reader;
 use crate::weights::value::{List, Value};
-use crate::weights::{Contents, Kind, TensorInfo, ggml};
+use crate::weights::{Checkpoint, Contents, Kind, TensorInfo};
+
+mod ggml;
+pub mod parts;
+pub mod store;
 
 /// How such a file begins.
-pub(super) const MAGIC: [u8; 4] = *b"GGUF";
+pub(in crate::weights) const MAGIC: [u8; 4] = *b"GGUF";
 
 /// The key of the alignment, and what holds without it.
 const ALIGNMENT_KEY: &str = "general.alignment";
-pub(super) const ALIGNMENT: usize = 32;
+pub(in crate::weights) const ALIGNMENT: usize = 32;
 
 const MAX_ALIGNMENT: u64 = 1 << 20;
 const MAX_KEY_BYTES: usize = u16::MAX as usize;
@@ -38,7 +42,7 @@ const MIN_PAIR_BYTES: usize = 8 + 1 + 4 + 1;
 const MIN_TENSOR_BYTES: usize = 8 + 1 + 4 + 8 + 4 + 8;
 
 /// Reads and checks everything but the weights themselves.
-pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Contents, Error> {
+pub(in crate::weights) fn read(path: &Path, bytes: &[u8]) -> Result<Contents, Error> {
     let mut reader = Reader::new(path, bytes);
     reader.take(MAGIC.len())?;
     let version = version(&mut reader)?;
@@ -68,8 +72,18 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Contents, Error> {
     Ok(Contents { kind: Kind::Gguf { version }, metadata, tensors })
 }
 
-/// Every key with the bytes of its pair, key and value, of a file that was read before.
-pub(super) fn pairs<'a>(path: &'a Path, bytes: &'a [u8]) -> Result<IndexMap<&'a str, &'a [u8]>, Error> {
+/// Every key with the bytes that a GGUF file has for it and its value; nothing for other kinds.
+///
+/// # Errors
+/// None for a file that was opened and has not changed since.
+pub fn pairs(checkpoint: &Checkpoint) -> Result<IndexMap<&str, &[u8]>, Error> {
+    match (checkpoint.kind(), checkpoint.files.first()) {
+        (Kind::Gguf { .. }, Some((path, mapping))) => pairs_in(path, mapping.bytes()),
+        (Kind::Gguf { .. } | Kind::Safetensors | Kind::Ajc1 | Kind::Qorus, _) => Ok(IndexMap::new()),
+    }
+}
+
+fn pairs_in<'a>(path: &'a Path, bytes: &'a [u8]) -> Result<IndexMap<&'a str, &'a [u8]>, Error> {
     let mut reader = Reader::new(path, bytes);
     reader.take(MAGIC.len())?;
     version(&mut reader)?;
@@ -86,7 +100,7 @@ pub(super) fn pairs<'a>(path: &'a Path, bytes: &'a [u8]) -> Result<IndexMap<&'a 
 }
 
 /// Whether a tensor of this name and shape can be described.
-pub(super) fn fits(name: &str, shape: &[usize]) -> bool {
+pub(in crate::weights) fn fits(name: &str, shape: &[usize]) -> bool {
     (1..=MAX_NAME_BYTES).contains(&name.len()) && (1..=MAX_DIMS as usize).contains(&shape.len())
 }
 
@@ -119,7 +133,7 @@ fn metadata(reader: &mut Reader, n_pairs: usize) -> Result<IndexMap<String, Valu
 }
 
 /// The numbers of the types of values.
-pub(super) mod types {
+pub(in crate::weights) mod types {
     pub(crate) const U8: u32 = 0;
     pub(crate) const I8: u32 = 1;
     pub(crate) const U16: u32 = 2;
@@ -304,7 +318,7 @@ fn shape(reader: &mut Reader) -> Result<Vec<usize>, Error> {
 }
 
 /// The bytes of a tensor, or what was expected of its shape instead of what was found.
-pub(super) fn n_bytes(shape: &[usize], row: ggml::Type) -> Result<usize, (String, String)> {
+pub(in crate::weights) fn n_bytes(shape: &[usize], row: ggml::Type) -> Result<usize, (String, String)> {
     let product = shape.iter().try_fold(1usize, |product, size| product.checked_mul(*size));
     let innermost = shape.last().copied().unwrap_or(1);
     if !innermost.is_multiple_of(row.block_len) {

@@ -18,7 +18,9 @@ use memmap2::Mmap;
 
 use crate::error::{Error, Place};
 use crate::signal_list::Entered;
-use crate::weights::lost_pages::{self, Mapped};
+use crate::weights::mapping::lost_pages::Mapped;
+
+mod lost_pages;
 
 /// The bytes of one file, read-only.
 #[derive(Debug)]

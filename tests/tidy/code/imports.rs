@@ -48,8 +48,8 @@ const UNSAFE: &[&str] = &[
     "runtime/src/own.rs",
     "runtime/src/threads.rs",
     // What a signal does, and what lies where a file was, is set by the system's own functions.
-    "runtime/src/weights/lost_pages.rs",
-    "runtime/src/weights/mapping.rs",
+    "runtime/src/weights/mapping/lost_pages.rs",
+    "runtime/src/weights/mapping/mod.rs",
     "tests/allocations.rs",
     // Cells of loom.
     "tests/loom/src/lib.rs",

@@ -17,11 +17,11 @@ use crate::signal_list::{Entered, SignalList};
 
 /// A file in memory.
 #[derive(Debug)]
-pub(super) struct Mapped {
+pub(in crate::weights) struct Mapped {
     /// Its addresses.
     range: Range<usize>,
     /// Whether zeros stand where a part of it was.
-    pub(super) has_lost: AtomicBool,
+    pub(in crate::weights) has_lost: AtomicBool,
 }
 
 impl PartialEq for Mapped {
@@ -38,7 +38,7 @@ static MAPPED: SignalList<Mapped> = SignalList::new();
 static BEFORE: OnceLock<(libc::sigaction, usize)> = OnceLock::new();
 
 /// Keeps a mapping at these addresses from ending the process, for as long as the result lives.
-pub(super) fn watch(range: Range<usize>) -> Entered<Mapped> {
+pub(in crate::weights) fn watch(range: Range<usize>) -> Entered<Mapped> {
     #[cfg(unix)]
     install();
     let entered = MAPPED.add(Mapped { range, has_lost: AtomicBool::new(false) });

@@ -33,15 +33,18 @@ use fusebox_runtime::session::classes::{Class, Form, Programs};
 use fusebox_runtime::session::engine::{Engine, Limits};
 use fusebox_runtime::session::evict::Sliding as Policy;
 
-use crate::context::{ContextLimit, ContextRange, pages_fitting};
 use crate::devices::{Device, gpus};
 use crate::host;
-use crate::run::{KvPool, Run, Sliding};
+use crate::open::context::{ContextLimit, ContextRange, pages_fitting};
+use crate::open::run::{KvPool, Run, Sliding};
 use crate::watch::{Event, Watch};
+
+pub mod context;
+pub(crate) mod run;
 
 /// The file of the default model, and what it holds.
 const DEFAULT_MODEL: &str = "story.gguf";
-static STORY: &[u8] = include_bytes!("../assets/story.gguf");
+static STORY: &[u8] = include_bytes!("../../assets/story.gguf");
 /// The device, unless another is named.
 pub const AUTO: &str = "auto";
 /// The context length of a session, unless another is chosen or the model's is shorter.

@@ -8,7 +8,9 @@
 use fusebox_compiler::tensor::quant::Format;
 use half::f16;
 
-use crate::weights::codebooks::{IQ1, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS};
+use crate::weights::expand::codebooks::{IQ1, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS};
+
+mod codebooks;
 
 /// Elements of a block.
 const BLOCK: usize = 256;

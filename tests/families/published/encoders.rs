@@ -10,14 +10,14 @@ use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::level::Level;
 use fusebox_compiler::options::{Numbers, Options};
 use fusebox_compiler::tensor::quant::Format;
+use fusebox_models::embed::pooling::Pooling;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
-use fusebox_models::pooling::Pooling;
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::device::cpu::CpuDevice;
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
-use fusebox_runtime::weights;
+use fusebox_runtime::weights::Checkpoint;
 use serde_json::{Value as Json, json};
 use support::given::fixture;
 use support::own::path;
@@ -83,7 +83,7 @@ fn hidden_states_are_those_of_transformers() {
 #[test]
 fn words_are_split_as_bert_does() {
     for path in files("bert") {
-        let tokenizer = Tokenizer::open(&weights::open(&path).unwrap()).unwrap();
+        let tokenizer = Tokenizer::open(&Checkpoint::open(&path).unwrap()).unwrap();
         for text in recorded()["texts"].as_array().unwrap() {
             let given = text[0].as_str().unwrap();
             assert_eq!(
@@ -100,7 +100,7 @@ fn words_are_split_as_bert_does() {
 
 #[test]
 fn a_file_says_how_it_is_pooled() {
-    let stated = |path: &PathBuf| Pooling::of(&weights::open(path).unwrap()).unwrap();
+    let stated = |path: &PathBuf| Pooling::of(&Checkpoint::open(path).unwrap()).unwrap();
     assert!(files("bert").iter().all(|path| stated(path) == Some(Pooling::First)));
     let of_modern = files("modern-bert");
     assert_eq!(of_modern.iter().map(stated).collect::<Vec<_>>(), [None, Some(Pooling::Mean)]);
@@ -157,7 +157,7 @@ fn projections_of_a_folder_follow_pooling() {
 fn a_projection_that_is_more_than_a_matrix_is_refused() {
     let refused = |name: &str, config: &Json| {
         let (folder, _) = projected(name, config);
-        Pooling::of(&weights::open(&folder).unwrap()).unwrap_err().to_string()
+        Pooling::of(&Checkpoint::open(&folder).unwrap()).unwrap_err().to_string()
     };
     let sentence = "2_Dense: expected a projection without bias and activation, found another";
     let tanh = json!({"bias": false, "activation_function": "torch.nn.modules.activation.Tanh"});
@@ -167,7 +167,7 @@ fn a_projection_that_is_more_than_a_matrix_is_refused() {
     }
     let (folder, _) = projected("no-weights", &json!({"bias": false}));
     fs::remove_file(folder.join("2_Dense/model.safetensors")).unwrap();
-    let error = Pooling::of(&weights::open(&folder).unwrap()).unwrap_err().to_string();
+    let error = Pooling::of(&Checkpoint::open(&folder).unwrap()).unwrap_err().to_string();
     assert!(error.contains("2_Dense: expected its weights in model.safetensors, found none"), "{error}");
 }
 

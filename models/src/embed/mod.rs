@@ -7,10 +7,12 @@
 use fusebox_runtime::error::Error;
 use fusebox_runtime::session::Session;
 
+use crate::embed::pooling::{Pooling, normalised};
 use crate::layers::embed::Scored;
 use crate::load::Model;
-use crate::pooling::{Pooling, normalised};
 use crate::tokenizer::Tokenizer;
+
+pub mod pooling;
 
 /// What Qwen3-Reranker was trained on: the text around a query and a document, and the default task.
 const BEFORE: &str = concat!(

@@ -7,12 +7,13 @@ use fusebox_compiler::options::Numbers;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::config::Experts;
 use fusebox_runtime::weights::expand::{expand, expanded};
-use fusebox_runtime::weights::{Stored, open, store};
+use fusebox_runtime::weights::gguf::{self, store};
+use fusebox_runtime::weights::{Checkpoint, Stored};
 use support::own::path;
 use support::plain::{Attention, Grouped, Plain};
 use support::run::relative_error;
 
-use crate::arrays::{dequantised, logits};
+use crate::files::arrays::{dequantised, logits};
 use crate::made::Made;
 use crate::odd::{experts, grouped, small};
 
@@ -81,8 +82,8 @@ fn types_of_few_bits_are_what_they_stand_for() {
     let made = Made::new(&Plain { hidden: 256, ff: 256, ..own });
     let plain = path("few-bits-plain.gguf");
     made.gguf(&plain, "llama");
-    let checkpoint = open(&plain).unwrap();
-    let pairs: Vec<Vec<u8>> = checkpoint.pairs().unwrap().into_values().map(<[u8]>::to_vec).collect();
+    let checkpoint = Checkpoint::open(&plain).unwrap();
+    let pairs: Vec<Vec<u8>> = gguf::pairs(&checkpoint).unwrap().into_values().map(<[u8]>::to_vec).collect();
     for (ty, block_bytes, scale) in FEW_BITS {
         let mut seed = 1_u32;
         let mut block = || {

@@ -13,7 +13,7 @@ use fusebox_models::blocks::model;
 use fusebox_models::config::Experts;
 use fusebox_models::load::Model;
 use fusebox_runtime::device::Weights;
-use fusebox_runtime::weights::open;
+use fusebox_runtime::weights::Checkpoint;
 use support::own::path;
 use support::plain::{Attention, Grouped, Plain};
 use support::run::{Run, relative_error};
@@ -72,7 +72,7 @@ fn joined_projections_are_not_copied() {
     let file = path("joined-views.gguf");
     joined.gguf(&file, "qwen2");
     let graph = model(&split.config.config(), &Sym::from(1), 2).unwrap();
-    let (bound, formats) = bind(&file, open(&file).unwrap(), &graph).unwrap();
+    let (bound, formats) = bind(&file, Checkpoint::open(&file).unwrap(), &graph).unwrap();
     assert_eq!(formats["blk.1.attn_k"], Format::Q8_0);
     let whole = bound.checkpoint.bytes("blk.1.attn_qkv.weight").unwrap().as_ptr_range();
     let parts = blocks(&["attn_q", "attn_k", "attn_v"], 1);

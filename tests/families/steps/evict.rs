@@ -23,7 +23,7 @@ use support::run::relative_error;
 
 use crate::made::Made;
 use crate::odd::{grouped, latent, small};
-use crate::sequences::{Alone, Poisoned, engine, model, processor, recurrent, settings};
+use crate::steps::sequences::{Alone, Poisoned, engine, model, processor, recurrent, settings};
 
 /// Single precision, with positions further on.
 const SAME: f64 = 2e-5;

@@ -52,7 +52,7 @@ struct Config {
 }
 
 /// Opens all weight files of a folder.
-pub(super) fn open(folder: &Path) -> Result<Checkpoint, Error> {
+pub(in crate::weights) fn open(folder: &Path) -> Result<Checkpoint, Error> {
     let index = if is_file(&folder.join(INDEX))? {
         read_index(&folder.join(INDEX))?
     } else if is_file(&folder.join(SINGLE))? {
@@ -125,7 +125,7 @@ fn make(folder: &Path, checkpoint: &mut Checkpoint) -> Result<(), Error> {
 }
 
 /// The folder of a file that is all of its weights.
-pub(super) fn around(path: &Path) -> Result<Option<&Path>, Error> {
+pub(in crate::weights) fn around(path: &Path) -> Result<Option<&Path>, Error> {
     let Some(folder) = path.parent().filter(|_| path.ends_with(SINGLE)) else { return Ok(None) };
     let is_whole = is_file(&folder.join(CONFIG))? && !is_file(&folder.join(INDEX))?;
     Ok(is_whole.then_some(folder))

@@ -14,7 +14,7 @@ use fusebox_models::load::Model;
 use fusebox_models::quantize::types::Type;
 use fusebox_models::quantize::{Job, quantize};
 use fusebox_models::tokenizer::Tokenizer;
-use fusebox_runtime::weights::open;
+use fusebox_runtime::weights::Checkpoint;
 use serde_json::{Map, Value, json};
 use support::given::fixture;
 use support::oracles;
@@ -22,11 +22,11 @@ use support::own::path;
 use support::plain::{Attention, Grouped, Plain, Window, window_of};
 use support::run::relative_error;
 
-use crate::arrays::{dequantised, logits, of_qorus, of_qwen3_c, write_qorus, write_qwen3_c};
+use crate::files::arrays::{dequantised, logits, of_qorus, of_qwen3_c, write_qorus, write_qwen3_c};
+use crate::files::packed::{packed_latents, packed_llama};
 use crate::made::Made;
 use crate::odd::{grouped, latent, small};
-use crate::packed::{packed_latents, packed_llama};
-use crate::recorded::{mixtral, write_mixtral};
+use crate::published::recorded::{mixtral, write_mixtral};
 
 /// A checkpoint converted to a GGUF file.
 fn converted(input: &Path, ty: &str) -> PathBuf {
@@ -58,7 +58,7 @@ fn same(a: &Path, b: &Path) {
 #[track_caller]
 fn same_tokens(a: &Path, b: &Path, text: &str) {
     let [a, b] = [a, b].map(|file| {
-        let tokenizer = Tokenizer::open(&open(file).unwrap()).unwrap();
+        let tokenizer = Tokenizer::open(&Checkpoint::open(file).unwrap()).unwrap();
         (tokenizer.encode(text, true).unwrap(), tokenizer.eos().to_vec())
     });
     assert_eq!(a, b);
@@ -124,7 +124,7 @@ fn stretched_positions_stay_so() {
         add_tokenizer(&folder);
         let file = converted(&folder, "F32");
         // Readers of GGUF expect no per-pair factors with these scaling types.
-        assert!(!open(&file).unwrap().tensors().contains_key("rope_freqs.weight"));
+        assert!(!Checkpoint::open(&file).unwrap().tensors().contains_key("rope_freqs.weight"));
         let (a, b) = (logits(&folder, Numbers::Single), logits(&file, Numbers::Single));
         let most = a.iter().map(|x| x.abs()).fold(0.0, f32::max);
         let off = a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
@@ -219,7 +219,7 @@ fn checkpoints_of_qwen3_c_become_files_of_their_numbers() {
     same(&plain, &copy);
     same_tokens(&file, &copy, "HELLO");
     let messages = [json!({"role": "system", "content": "be %s"}), json!({"role": "user", "content": "hi"})];
-    let chats = [&file, &copy].map(|file| Chat::open(&open(file).unwrap()).unwrap().unwrap());
+    let chats = [&file, &copy].map(|file| Chat::open(&Checkpoint::open(file).unwrap()).unwrap().unwrap());
     for messages in [&messages[..], &messages[1..]] {
         for thinks in [json!({}), json!({"enable_thinking": false}), json!({"enable_thinking": true})] {
             let arguments: Map<_, _> = thinks.as_object().unwrap().clone();
@@ -306,7 +306,7 @@ fn folders_of_further_families_become_the_files_of_llama_cpp() {
             _ => same(&own, &output),
         }
         let Some(theirs) = plain_file(&entry.path().join("gguf")) else { continue };
-        let (ours, theirs) = (open(&output).unwrap(), open(&theirs).unwrap());
+        let (ours, theirs) = (Checkpoint::open(&output).unwrap(), Checkpoint::open(&theirs).unwrap());
         for (tensor, info) in theirs.tensors() {
             let same = ours.tensors().get(tensor).unwrap_or_else(|| panic!("{name}: {tensor} is missing"));
             assert_eq!(same.shape, info.shape, "{name}, {tensor}");

@@ -1,0 +1,6 @@
+//! Commands that measure.
+
+mod bench;
+mod logits;
+mod perplexity;
+mod rates;
