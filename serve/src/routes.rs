@@ -234,6 +234,7 @@ impl Gate {
             "/metrics" => Ok(native::metrics(self.looked(&request)?)),
             "/props" => native::props(self.looked_ready(&request)?).await,
             "/lora-adapters" => native::adapters(self.looked_ready(&request)?).await,
+            "/tokenizer_info" => native::tokenizer_info(self.looked_ready(&request)?).await,
             "/slots" => native::slots(self.looked_ready(&request)?).await,
             "/tokenize" => {
                 let (app, request) = self.asked(request).await?;

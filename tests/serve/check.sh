@@ -24,7 +24,7 @@ python3 "$here/conformance.py" 127.0.0.1 "$port"
 
 python3 "$here/hostile.py" 127.0.0.1 "$port" "${HOSTILE_REQUESTS:-1500}"
 
-packages=(openai anthropic ollama litellm langchain-openai instructor openai-agents schemathesis selenium)
+packages=(openai anthropic ollama litellm langchain-openai instructor openai-agents schemathesis selenium llm 'lm-eval[api]')
 venv=${FUSEBOX_SERVE_VENV:-$root/target/serve-clients}
 if [ ! -e "$venv/complete" ] && [ -z "${FUSEBOX_SERVE_VENV:-}" ]; then
   python3 -m venv "$venv" && "$venv/bin/pip" install --quiet "${packages[@]}" && touch "$venv/complete" ||

@@ -7,11 +7,13 @@ import asyncio
 import importlib
 import json
 import os
+import pathlib
 import sys
+import tempfile
 
 BASE = f"http://{sys.argv[1]}:{sys.argv[2]}"
 os.environ.update(OPENAI_API_KEY="none", OPENAI_BASE_URL=BASE + "/v1", ANTHROPIC_API_KEY="none",
-                  OPENAI_AGENTS_DISABLE_TRACING="1", LITELLM_LOCAL_MODEL_COST_MAP="True")
+                  OPENAI_AGENTS_DISABLE_TRACING="1", LITELLM_LOCAL_MODEL_COST_MAP="True", TQDM_DISABLE="1", HF_DATASETS_DISABLE_PROGRESS_BARS="1")
 HI = [{"role": "user", "content": "Say hello in one sentence."}]
 PERSON = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},
           "required": ["name", "age"], "additionalProperties": False}
@@ -141,6 +143,58 @@ def agents(model):
     agent = Agent(name="helper", instructions="Be brief.", model=model)
     answer = asyncio.run(Runner.run(agent, "Say hello."))
     assert isinstance(answer.final_output, str)
+
+
+@client("llm")
+def llm(model):
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["LLM_USER_PATH"] = folder
+        entry = {"model_id": "served", "model_name": model, "api_base": BASE + "/v1", "supports_schema": True, "supports_tools": True}
+        pathlib.Path(folder, "extra-openai-models.yaml").write_text(json.dumps([entry]))
+        import llm
+        chat = llm.get_model("served")
+        whole = chat.prompt("Say hello.", max_tokens=8, temperature=0, stream=False).text()
+        assert "".join(chat.prompt("Say hello.", max_tokens=8, temperature=0)) == whole
+        value = json.loads(chat.prompt("A person.", schema=PERSON, max_tokens=200, stream=False).text())
+        assert set(value) == {"name", "age"}, value
+
+
+@client("lm_eval")
+def lm_eval(model):
+    """Scores and texts as `/v1/completions` gives them without the harness."""
+    import lm_eval
+    import openai
+    from lm_eval.tasks import TaskManager
+    api = openai.OpenAI()
+    questions = [("Once upon a", [" time", " xylophone"]), ("The girl was very", [" of", " happy"]), ("They went to the", [" and", " park"])]
+
+    def score(question, choice):
+        told = api.completions.create(model=model, prompt=question + choice, max_tokens=0, logprobs=1, echo=True).choices[0].logprobs
+        return sum(value for value, at in zip(told.token_logprobs, told.text_offset) if at >= len(question))
+
+    def text(question):
+        return api.completions.create(model=model, prompt=question, max_tokens=8, temperature=0, stop=["."]).choices[0].text
+    best = [max(choices, key=lambda choice: score(question, choice)) for question, choices in questions]
+    with tempfile.TemporaryDirectory() as folder:
+        lines = [json.dumps({"question": question, "choices": choices, "answer": choices.index(one)})
+                 for (question, choices), one in zip(questions, best)]
+        pathlib.Path(folder, "words.jsonl").write_text("\n".join(lines))
+        data = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": folder + "/words.jsonl"}}, "test_split": "test",
+                "doc_to_text": "{{question}}"}
+        chosen = {"task": "words", **data, "output_type": "multiple_choice", "doc_to_choice": "{{choices}}", "doc_to_target": "{{answer}}",
+                  "target_delimiter": "", "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}]}
+        written = {"task": "texts", **data, "output_type": "generate_until", "doc_to_target": "{{choices[answer]}}",
+                   "generation_kwargs": {"until": ["."], "max_gen_toks": 8}, "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}]}
+        for task in (chosen, written):
+            pathlib.Path(folder, task["task"] + ".yaml").write_text(json.dumps(task))
+        os.environ["HF_DATASETS_CACHE"] = folder + "/cache"
+        found = lm_eval.simple_evaluate(
+            model="local-completions", tasks=["words", "texts"], task_manager=TaskManager(include_path=folder, include_defaults=False),
+            model_args={"model": model, "base_url": BASE + "/v1/completions", "tokenizer_backend": "remote", "num_concurrent": 2},
+            log_samples=True, bootstrap_iters=0)
+    assert found["results"]["words"]["acc,none"] == 1.0, found["results"]
+    for sample in found["samples"]["texts"]:
+        assert sample["resps"][0][0] == text(sample["doc"]["question"]), sample
 
 
 failed = 0

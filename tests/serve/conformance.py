@@ -227,6 +227,9 @@ def completions():
     check("pieces", all("id" in piece and "piece" in piece for piece in pieces), pieces)
     ids = [piece["id"] for piece in pieces]
     check("detokenize", post("/detokenize", {"tokens": ids})[1]["content"].strip() == "héllo 🚀")
+    info = get("/tokenizer_info")[1]
+    eos = post("/tokenize", {"prompt": info["eos_token"], "add_special_tokens": False})[1]["tokens"]
+    check("tokenizer", len(eos) == 1 and post("/detokenize", {"tokens": eos})[1]["prompt"] == info["eos_token"], (info, eos))
     prompt = post("/apply-template", {"messages": HI})[1]["prompt"]
     check("template", HI[0]["content"] in prompt)
     count = len(post("/tokenize", {"content": prompt})[1]["tokens"])

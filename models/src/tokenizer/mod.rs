@@ -117,6 +117,11 @@ impl Tokenizer {
         self.table.specials.binary_search(&id).is_ok()
     }
 
+    /// The token that is added before a text, if there is one.
+    pub fn bos(&self) -> Option<u32> {
+        self.prefix.first().copied()
+    }
+
     /// The end-of-sequence tokens, sorted.
     pub fn eos(&self) -> &[u32] {
         &self.eos

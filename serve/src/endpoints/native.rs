@@ -118,6 +118,21 @@ pub(crate) async fn slots(app: &App) -> Result<Response, Problem> {
     Ok(reply::json(&(0..capacity.sequences.max(looks.len())).map(slot).collect::<Value>()))
 }
 
+/// `GET /tokenizer_info`: special tokens and the chat template, under the names of `tokenizer_config.json`. With it
+/// and the two endpoints below, evaluation harnesses need no tokenizer of their own.
+pub(crate) async fn tokenizer_info(app: &App) -> Result<Response, Problem> {
+    let served = app.models.get(None).await?;
+    let name = |id: u32| String::from_utf8_lossy(served.tokenizer.token_bytes(id)).into_owned();
+    let bos = served.tokenizer.bos();
+    Ok(reply::json(&json!({
+        "bos_token": bos.map(name),
+        "eos_token": served.tokenizer.eos().first().copied().map(name),
+        "add_bos_token": bos.is_some(),
+        "model_max_length": served.worker.capacity.context,
+        "chat_template": served.template(),
+    })))
+}
+
 /// `POST /tokenize`.
 pub(crate) async fn tokenize(app: Arc<App>, request: Request) -> Result<Response, Problem> {
     let mut fields = Fields::new(request.body, "")?;
