@@ -18,7 +18,7 @@ use crate::embed::PoolingName;
 use crate::flags::adapters::AdapterFlags;
 use crate::flags::draft::GuessFlags;
 use crate::flags::evict::EvictFlags;
-use crate::flags::given::{Given, MODEL};
+use crate::flags::given::Given;
 use crate::flags::model::{DeviceFlags, KvPoolFlags, model_path};
 use crate::terminal::output;
 #[cfg(unix)]
@@ -32,9 +32,12 @@ const MAX_PARALLEL: usize = 64;
 /// What to serve, and to whom.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// A model file, or NAME=PATH; more models are loaded when a request names them [default: a small built-in story
-    /// model].
-    #[arg(short, long, value_name = "[NAME=]PATH")]
+    /// The models, each as `fusebox run` names one, or NAME=MODEL; all but the first are loaded when a request names
+    /// them [default: a small built-in story model].
+    #[arg(value_name = "[NAME=]MODEL", conflicts_with = "model")]
+    places: Vec<String>,
+    /// The same; repeatable.
+    #[arg(short, long, value_name = "[NAME=]MODEL")]
     model: Vec<String>,
     /// Another name of the first model; repeatable.
     #[arg(long, value_name = "NAME")]
@@ -123,6 +126,13 @@ pub(crate) struct Arguments {
     keep_alive: f64,
 }
 
+impl Arguments {
+    /// The models as they were given.
+    fn models(&self) -> &[String] {
+        if self.places.is_empty() { &self.model } else { &self.places }
+    }
+}
+
 /// Serves until a signal.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let settings = settings(arguments)?;
@@ -178,8 +188,8 @@ fn settings(arguments: &Arguments) -> Result<Settings, String> {
         Given::new("--prompt-cache", folder).make_folder()?;
     }
     let adapters = arguments.adapters.served()?;
-    if !adapters.is_empty() && arguments.model.len() > 1 {
-        return Err("adapters are for one model, found several; give one -m".to_owned());
+    if !adapters.is_empty() && arguments.models().len() > 1 {
+        return Err("adapters are for one model, found several; give one".to_owned());
     }
     let run = Run {
         threads: arguments.threads,
@@ -217,27 +227,26 @@ fn settings(arguments: &Arguments) -> Result<Settings, String> {
     })
 }
 
-/// The models with their names: the part before `=`, or that of the file.
+/// The models with their names: the part before `=`, or the stem of a path, or the name that was given.
 fn sources(arguments: &Arguments, choices: &[Choice]) -> Result<Vec<Source>, String> {
     let mut sources: Vec<Source> = Vec::new();
-    let given = arguments.model.iter().map(|text| match text.split_once('=') {
-        Some((name, path)) if !name.is_empty() && !name.contains(['/', '\\']) => {
-            (Some(name), PathBuf::from(path))
-        }
-        _ => (None, PathBuf::from(text)),
-    });
-    let mut given: Vec<(Option<&str>, PathBuf)> = given.collect();
-    if given.is_empty() {
-        given.push((None, model_path(None)?));
-    }
-    for (name, path) in given {
-        let stem = || path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        let name = name.map_or_else(stem, str::to_owned);
-        Given::new("--model", &path).check_there(MODEL)?;
+    for text in arguments.models() {
+        let (name, place) = match text.split_once('=') {
+            Some((name, place)) if !name.is_empty() && !name.contains(['/', '\\']) => (Some(name), place),
+            _ => (None, text.as_str()),
+        };
+        let place = Path::new(place);
+        let path = model_path(Some(place))?;
+        let own_name = if path == place { stem(place) } else { place.display().to_string() };
+        let name = name.map_or(own_name, str::to_owned);
         if sources.iter().any(|source| source.names.contains(&name)) {
-            return Err(format!("two models have the name {name}; name them with -m NAME=PATH"));
+            return Err(format!("two models have the name {name}; name them with NAME=MODEL"));
         }
         sources.push(Source { names: vec![name], path });
+    }
+    if sources.is_empty() {
+        let path = model_path(None)?;
+        sources.push(Source { names: vec![stem(&path)], path });
     }
     if let Some(first) = sources.first_mut() {
         first.names.extend(arguments.alias.iter().cloned());
@@ -247,4 +256,9 @@ fn sources(arguments: &Arguments, choices: &[Choice]) -> Result<Vec<Source>, Str
         return Err(format!("a model and an adapter have the name {name}"));
     }
     Ok(sources)
+}
+
+/// The name of a file without its ending.
+fn stem(path: &Path) -> String {
+    path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use support::own;
 
+use crate::serve::Server;
 use crate::{ROOT, command, programs};
 
 /// What the server does wrong with a content.
@@ -237,6 +238,28 @@ fn run_fetches_a_model_that_is_not_here() {
     assert_eq!(text, hub.told(&["run", "-p", "Once", "-n", "4"]));
     let sentence = hub.refused(&["run", "test/story:Q4_K_M", "-p", "Once"]);
     assert!(sentence.ends_with("test/story:Q4_K_M: there is no Q4_K_M, expected one of Q8_0"), "{sentence}");
+}
+
+#[test]
+fn serve_takes_what_run_takes_and_calls_it_so() {
+    let hub = Hub::start(story(), Fault::None);
+    let own = Path::new(ROOT).join("assets/story.gguf");
+    let named = format!("mine={}", own.display());
+    let arguments = ["serve", "test/story", own.to_str().expect("text"), &named, "--port", "0"];
+    let server = Server::of(&mut hub.command(&arguments));
+    let listed: Value = serde_json::from_str(&server.get("/v1/models").1).expect("JSON");
+    let names: Vec<&str> =
+        listed["data"].as_array().expect("a list").iter().filter_map(|model| model["id"].as_str()).collect();
+    assert_eq!(names, ["test/story", "story", "mine"]);
+    drop(server);
+    let n_requests = hub.requests().len();
+    let server = Server::of(&mut hub.command(&["serve", "-m", "own=story", "--port", "0"]));
+    assert!(server.get("/v1/models/own").1.contains("\"own\""));
+    assert_eq!(hub.requests().len(), n_requests, "what is here is not asked for again");
+    let sentence = hub.refused(&["serve", "test/story", "x=test/story", "test/story"]);
+    assert!(sentence.contains("two models have the name test/story"), "{sentence}");
+    let sentence = hub.refused(&["serve", "none.gguf"]);
+    assert!(sentence.contains("none.gguf: no such file or folder"), "{sentence}");
 }
 
 #[test]

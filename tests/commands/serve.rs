@@ -16,7 +16,7 @@ use support::own;
 use crate::{command, json as told_json, programs, refused};
 
 /// A server over the built-in model; it ends with this.
-struct Server {
+pub(crate) struct Server {
     child: Child,
     port: u16,
 }
@@ -31,6 +31,11 @@ impl Server {
         let fixed = ["serve", "--port", "0", "--chat-template", "chatml", "--drain-delay", "0"];
         let mut command = command(&programs(), &[&fixed, arguments].concat());
         command.envs(variable);
+        Self::of(&mut command)
+    }
+
+    /// The one that a command line starts.
+    pub(crate) fn of(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the command runs");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
@@ -61,7 +66,7 @@ impl Server {
         (status, text.split_once("\r\n\r\n").expect("a body").1.to_owned())
     }
 
-    fn get(&self, path: &str) -> (u16, String) {
+    pub(crate) fn get(&self, path: &str) -> (u16, String) {
         self.whole(&format!("GET {path} HTTP/1.1"), "")
     }
 
