@@ -6,10 +6,10 @@
 //! keys and values of 512 positions. `round` quantises activations for products, in each layout that the level has.
 //! `exps` takes exponentials, `encode` rounds rows of a cache. `roofline` tells what stands in a row.
 
-use fusebox_compiler::codegen::cpu::level::Level;
 use fusebox_compiler::kernel::parse::parse;
 use fusebox_compiler::options::Options;
 use fusebox_compiler::prepare::prepare_kernel;
+use fusebox_compiler::simd::Level;
 use fusebox_compiler::target::CPU;
 
 mod roofline;

@@ -4,10 +4,10 @@
 //! A row is named by its shape, the number of the kernel among those of the shape, and what the kernel fuses, its
 //! skeleton first. `roofline` tells what else stands in it. A kernel that takes less than a microsecond has none.
 
-use fusebox_compiler::codegen::cpu::level::Level;
 use fusebox_compiler::options::Options;
 use fusebox_compiler::pipeline::compile;
 use fusebox_compiler::schedule::Place;
+use fusebox_compiler::simd::Level;
 use fusebox_compiler::target::CPU;
 
 mod roofline;

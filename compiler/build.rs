@@ -1,4 +1,5 @@
 //! Makes a fingerprint of the compiler's own sources: programs of another compiler are never taken from a cache.
+//! Block formats and micro-kernels are part of it; a package, which is without them, wants exactly one version of each.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -6,9 +7,14 @@ use std::path::Path;
 use std::{fs, io};
 
 fn main() -> io::Result<()> {
-    println!("cargo::rerun-if-changed=src");
     let mut files = BTreeMap::new();
-    collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), "", &mut files)?;
+    for sources in ["src", "formats/src", "simd/src"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(sources);
+        if folder.exists() {
+            println!("cargo::rerun-if-changed={sources}");
+            collect(&folder, sources, &mut files)?;
+        }
+    }
     let mut hasher = DefaultHasher::new();
     files.hash(&mut hasher);
     println!("cargo::rustc-env=FUSEBOX_COMPILER={:016x}", hasher.finish());

@@ -11,7 +11,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fusebox_compiler::codegen::cpu;
+use fusebox_compiler::simd;
 use fusebox_compiler::target::Target;
 use fusebox_runtime::buffer::Buffer;
 use fusebox_runtime::threads::each;
@@ -129,7 +129,7 @@ pub fn memory_bandwidth(n_threads: usize, target: &Target) -> Option<f64> {
 /// making its pages, so a small one is evicted from the caches before each round.
 pub fn probe(n_threads: usize) -> f64 {
     let n_threads = n_threads.max(1);
-    let n_bytes = if cpu::evict(&[]) { N_PROBED_BYTES } else { N_BYTES / n_threads };
+    let n_bytes = if simd::evict(&[]) { N_PROBED_BYTES } else { N_BYTES / n_threads };
     let start_line = &Barrier::new(n_threads);
     each(n_threads, |_| probed_by_thread(n_bytes, start_line)).iter().sum()
 }
@@ -140,7 +140,7 @@ fn probed_by_thread(n_bytes: usize, start_line: &Barrier) -> f64 {
     let mut rates = Vec::new();
     for _ in 0..N_ROUNDS {
         let bytes = memory.as_ref().map_or(&[][..], Buffer::bytes);
-        cpu::evict(bytes);
+        simd::evict(bytes);
         start_line.wait();
         rates.extend(bytes.chunks(PIECE).map(read_piece));
     }
@@ -184,7 +184,7 @@ fn written(n_bytes: usize) -> Option<Buffer> {
 /// Bytes per second at which a piece is read.
 fn read_piece(piece: &[u8]) -> f64 {
     let start = Instant::now();
-    std::hint::black_box(cpu::read(piece));
+    std::hint::black_box(simd::read(piece));
     piece.len() as f64 / start.elapsed().as_secs_f64().max(1e-9)
 }
 

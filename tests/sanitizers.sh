@@ -31,6 +31,7 @@ for sanitizer in "$@"; do
       # Proptest tries fewer cases: instrumented code is slow.
       export PROPTEST_CASES=${PROPTEST_CASES:-8}
       run address --package fusebox-runtime
+      run address --package fusebox-formats --package fusebox-simd
       run address --package fusebox-compiler -- codegen::cpu kernel::run tensor:: schedule::run program::
       ;;
     thread)

@@ -8,7 +8,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use fusebox_compiler::codegen::cpu;
+use fusebox_compiler::simd;
 use fusebox_runtime::buffer::Buffer;
 
 use crate::roofline::best;
@@ -40,7 +40,7 @@ impl Memory {
                 break;
             }
             let start = Instant::now();
-            black_box(cpu::read(piece));
+            black_box(simd::read(piece));
             times.push(start.elapsed().as_secs_f64());
         }
         PIECE.min(bytes.len()) as f64 / best(times)

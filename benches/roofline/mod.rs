@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::jit::{Bytes, Code};
-use fusebox_compiler::codegen::cpu::level::Level;
 use fusebox_compiler::kernel::{Access, Kernel};
 use fusebox_compiler::options::Numbers;
+use fusebox_compiler::simd::Level;
 
 mod buffers;
 mod memory;

@@ -4,7 +4,7 @@
 //! Each loop multiplies registers, with as many sums as hide how long an instruction takes; memory is never met.
 //! A multiplication counts with the addition that belongs to it.
 
-use fusebox_compiler::codegen::cpu::level::Level;
+use fusebox_compiler::simd::Level;
 
 /// Multiplications a second with the best instruction that a level has for weights of each kind.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,7 @@ mod x86 {
     use std::hint::black_box;
     use std::time::{Duration, Instant};
 
-    use fusebox_compiler::codegen::cpu::level::Level;
+    use fusebox_compiler::simd::Level;
 
     use super::Peaks;
 

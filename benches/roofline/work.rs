@@ -7,11 +7,11 @@
 //! count.
 
 use fusebox_compiler::codegen::cpu::jit::Code;
-use fusebox_compiler::codegen::cpu::level::Level;
 use fusebox_compiler::graph::op::{Binary, Fold};
 use fusebox_compiler::kernel::measure::measure;
 use fusebox_compiler::kernel::{Access, Expr, Kernel, Nest, Part, Place, Skeleton, Stmt, VarId};
 use fusebox_compiler::options::Numbers;
+use fusebox_compiler::simd::Level;
 use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::{Sym, Symbol};

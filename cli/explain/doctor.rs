@@ -14,7 +14,7 @@ use fusebox::host::{self, DataCache};
 use fusebox::open::{default_model_places, environment, levels, target_of};
 use fusebox::text::amount::{bytes, counted};
 use fusebox::text::table::table;
-use fusebox_compiler::codegen::cpu::level::Level;
+use fusebox_compiler::simd::Level;
 use fusebox_compiler::target::Target;
 use fusebox_runtime::device::Found;
 use serde_json::{Value, json};

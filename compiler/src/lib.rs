@@ -33,3 +33,7 @@ pub mod schedule;
 pub mod story;
 pub mod target;
 pub mod tensor;
+
+pub use fusebox_formats as formats;
+#[cfg(feature = "cpu")]
+pub use fusebox_simd as simd;

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use fusebox_compiler::codegen::cpu::Cpu;
-use fusebox_compiler::codegen::cpu::level::Level;
 use fusebox_compiler::foundation::random::Random;
 use fusebox_compiler::graph::parse::parse;
 use fusebox_compiler::options::{Numbers, Options};
 use fusebox_compiler::program::{Key, Program};
 use fusebox_compiler::schedule::{Place, Plan};
+use fusebox_compiler::simd::Level;
 use fusebox_runtime::device::cpu::CpuDevice;
 use fusebox_runtime::device::{Device, Weights};
 

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use fusebox_compiler::codegen::cpu::Cpu;
-use fusebox_compiler::codegen::cpu::level::Level;
 use fusebox_compiler::foundation::hash::StableHasher;
 use fusebox_compiler::foundation::random::Random;
 use fusebox_compiler::options::{Numbers, Options};
+use fusebox_compiler::simd::Level;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};

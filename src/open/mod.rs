@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fusebox_compiler::codegen::cpu::Cpu;
-use fusebox_compiler::codegen::cpu::level::Level;
 use fusebox_compiler::error::Error as CompilerError;
 use fusebox_compiler::foundation::amount::{bytes, counted};
 use fusebox_compiler::graph::Graph;
 use fusebox_compiler::options::{Numbers, Options, is_target_named};
+use fusebox_compiler::simd::Level;
 use fusebox_compiler::target::Target;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::chat::Chat as Template;
@@ -442,7 +442,7 @@ pub fn environment() -> Result<(Options, Level), String> {
     let options = Options::from_env()?;
     let level = match &options.level {
         None => Level::host(),
-        Some(name) => Level::named(name).map_err(|_| {
+        Some(name) => Level::named(name).ok_or_else(|| {
             let supported = levels().map(Level::name).collect::<Vec<_>>().join(", ");
             format!(
                 "FUSEBOX_LEVEL is `{name}`, expected an instruction set of this processor, one of {supported}"
@@ -454,7 +454,7 @@ pub fn environment() -> Result<(Options, Level), String> {
 
 /// The instruction sets of this processor.
 pub fn levels() -> impl Iterator<Item = Level> {
-    Level::ALL.into_iter().filter(|level| level.is_supported())
+    Level::supported()
 }
 
 /// The number of threads, given the value of `-t`.

@@ -7,7 +7,6 @@
 use std::collections::BTreeSet;
 
 use fusebox_compiler::codegen::cpu::Cpu;
-use fusebox_compiler::codegen::cpu::level::Level;
 use fusebox_compiler::codegen::cpu::product::form::Form;
 use fusebox_compiler::foundation::entity::Id;
 use fusebox_compiler::kernel::ParamId;
@@ -15,6 +14,7 @@ use fusebox_compiler::kernel::product::reason::Reason;
 use fusebox_compiler::options::{Numbers, Options};
 use fusebox_compiler::pipeline::compile;
 use fusebox_compiler::schedule::{Place, Plan, Step};
+use fusebox_compiler::simd::Level;
 use fusebox_compiler::target::Target;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::blocks;

@@ -11,11 +11,11 @@ use std::slice;
 
 use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::codegen::cpu::jit::{Bytes, Code};
-use fusebox_compiler::codegen::cpu::level::Level;
 use fusebox_compiler::kernel::run::memory::Buffer;
 use fusebox_compiler::kernel::{Access, Kernel, Part, Stmt, VarId};
 use fusebox_compiler::options::Numbers;
 use fusebox_compiler::reference::compare::Tolerance;
+use fusebox_compiler::simd::Level;
 use fusebox_compiler::tensor::quant::Format;
 use half::{bf16, f16};
 use support::guarded::{Edge, Guarded};
@@ -26,7 +26,7 @@ use super::bounds::steps;
 /// Compiles a kernel, runs it on the same buffers, and compares what it stores.
 pub(crate) fn compiled(run: &Interpreted<'_>) -> Result<(), String> {
     compiled_at(run, Level::host(), Numbers::Exact)?;
-    for level in Level::ALL.into_iter().filter(|level| level.is_supported()) {
+    for level in Level::supported() {
         for numbers in [Numbers::Single, Numbers::Quantised] {
             compiled_at(run, level, numbers).map_err(|what| format!("{level} {numbers:?}: {what}"))?;
         }

@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fusebox_compiler::codegen::cpu::Cpu;
-use fusebox_compiler::codegen::cpu::level::Level;
 use fusebox_compiler::graph::{Graph, Name};
 use fusebox_compiler::kernel::run::memory::Buffer;
 use fusebox_compiler::kernel::run::{Order, run_in};
@@ -19,6 +18,7 @@ use fusebox_compiler::program::{Key, Program};
 use fusebox_compiler::reference::compare::{Tolerance, close};
 use fusebox_compiler::reference::{Bindings, Results, Stored, evaluate, random};
 use fusebox_compiler::schedule::{self, BufferSlot, Place, Plan};
+use fusebox_compiler::simd::Level;
 use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::value::Value;
@@ -73,7 +73,7 @@ pub(crate) fn travels(graph: &Graph, symbols: &[(Label, i64)], seed: u64) -> Res
     if !target.is_processor() {
         return Ok(());
     }
-    let levels: Vec<Level> = Level::ALL.into_iter().filter(|level| level.is_supported()).collect();
+    let levels: Vec<Level> = Level::supported().collect();
     let level = levels[seed as usize / 7 % levels.len()];
     let n_threads = 1 + seed as usize / 11 % 3;
     let ways = [(Numbers::Exact, Tolerance::exact()), (Numbers::Single, tolerance(Tolerance::of(graph)))];

@@ -4,8 +4,8 @@
 //! norm, and for experts as many tokens as the router selected.
 
 use fusebox_compiler::codegen::cpu::Cpu;
-use fusebox_compiler::codegen::cpu::level::Level;
 use fusebox_compiler::options::{Numbers, Options};
+use fusebox_compiler::simd::Level;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::imatrix::collect;
 use fusebox_models::load::Model;

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use fusebox_compiler::codegen::cpu::level::Level;
 use fusebox_compiler::options::Numbers;
+use fusebox_compiler::simd::Level;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::session::Session;
 use serde_json::Value;
@@ -196,7 +196,7 @@ fn median(numbers: impl Iterator<Item = f64>) -> f64 {
 fn rounded_activations_cost_no_more_than_they_cost_llama_cpp() {
     let Some(folder) = oracles::folder() else { return };
     let (mut wrong, mut ratios) = (Vec::new(), BTreeMap::<(Level, String), Vec<f64>>::new());
-    for level in Level::ALL.into_iter().filter(|level| level.is_supported()) {
+    for level in Level::supported() {
         let run = Run { level, ..fast() };
         for (model, _) in MODELS {
             let folder = folder.join(model);

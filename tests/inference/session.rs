@@ -7,8 +7,8 @@ use std::fs;
 use std::path::Path;
 
 use fusebox_compiler::codegen::cpu::Cpu;
-use fusebox_compiler::codegen::cpu::level::Level;
 use fusebox_compiler::options::{Numbers, Options};
+use fusebox_compiler::simd::Level;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::load::Model;
 use fusebox_runtime::device::cpu::CpuDevice;
@@ -131,7 +131,7 @@ fn every_level_and_any_number_of_threads_agree() {
             run.open(&story()).feed(&tokens(30)).unwrap().to_vec()
         };
         let expected = logits(Level::Portable, 1);
-        for level in Level::ALL.into_iter().filter(|level| level.is_supported()) {
+        for level in Level::supported() {
             for n_threads in [1, 3] {
                 let error = relative_error(&logits(level, n_threads), &expected);
                 assert!(error <= same(numbers), "{numbers} at {level} with {n_threads} threads: {error:e}");

@@ -5,8 +5,8 @@
 use std::path::Path;
 
 use fusebox_compiler::codegen::cpu::Cpu;
-use fusebox_compiler::codegen::cpu::level::Level;
 use fusebox_compiler::options::{Numbers, Options};
+use fusebox_compiler::simd::Level;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};

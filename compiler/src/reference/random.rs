@@ -7,6 +7,8 @@
 
 use std::hash::Hasher;
 
+use fusebox_formats::{Factor, FactorKind, Numbers as Codes};
+
 use super::bind::Scope;
 use super::{Bindings, Stored};
 use crate::foundation::hash::StableHasher;
@@ -17,7 +19,6 @@ use crate::graph::{Graph, Node};
 use crate::tensor::dtype::DType;
 use crate::tensor::label::Label;
 use crate::tensor::quant::Format;
-use crate::tensor::quant::blocks::{Factor, FactorKind, Numbers as Codes};
 use crate::tensor::shape::{Axis, Shape};
 use crate::tensor::value::Value;
 

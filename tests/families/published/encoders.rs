@@ -7,8 +7,8 @@ use std::fs::{self, read_to_string};
 use std::path::{Path, PathBuf};
 
 use fusebox_compiler::codegen::cpu::Cpu;
-use fusebox_compiler::codegen::cpu::level::Level;
 use fusebox_compiler::options::{Numbers, Options};
+use fusebox_compiler::simd::Level;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::embed::pooling::Pooling;
 use fusebox_models::layers::embed::Scored;

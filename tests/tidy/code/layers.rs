@@ -27,7 +27,7 @@ type Module = (&'static str, u8, &'static str, &'static str);
 const LAYERS: [Layers; 5] = [
     Layers {
         folder: "compiler/src/",
-        crates: &[],
+        crates: &["fusebox_formats", "fusebox_simd"],
         modules: &[
             (
                 "foundation",
@@ -200,14 +200,16 @@ const LAYERS: [Layers; 5] = [
 ];
 
 /// The crates of the workspace, as code names them.
-const CRATES: [&str; 7] = [
+const CRATES: [&str; 9] = [
     "fusebox",
     "fusebox_cli",
     "fusebox_compiler",
+    "fusebox_formats",
     "fusebox_hub",
     "fusebox_models",
     "fusebox_runtime",
     "fusebox_serve",
+    "fusebox_simd",
 ];
 
 fn module_offences(layers: &Layers, source: &Source) -> Vec<Offence> {

@@ -17,10 +17,9 @@ use cranelift_codegen::isa::CallConv;
 use cranelift_frontend::{FunctionBuilder, Variable};
 use cranelift_jit::JITModule;
 use cranelift_module::{FuncId, Module};
+use fusebox_simd::{Table, table};
 
 use crate::codegen::cpu::hoist::{Step, What, quantised, routing_bytes, steps};
-use crate::codegen::cpu::micro::abi::Table;
-use crate::codegen::cpu::micro::table;
 use crate::codegen::cpu::product::Activations;
 use crate::codegen::cpu::product::quantise_ahead::{self, ahead};
 use crate::codegen::cpu::{ALIGNMENT, Cpu};
@@ -117,7 +116,7 @@ pub(super) struct Emitter<'a, 'f> {
     pub(super) own_functions: Vec<(FuncId, Vec<u8>)>,
     /// The instruction set and the numeric mode.
     pub(super) cpu: &'a Cpu,
-    /// The functions of `micro` for this level.
+    /// The micro-kernels of this level.
     pub(super) table: Table,
     pub(super) kernel: &'a Kernel,
     pub(super) part: &'a Part,

@@ -15,13 +15,11 @@ use cranelift_codegen::ir::UserFuncName;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use cranelift_jit::{JITBuilder, JITMemoryProvider, JITModule, SystemMemoryProvider};
 use cranelift_module::{FuncId, Linkage, Module, default_libcall_names};
+use fusebox_simd::{Level, activation_bytes, prefetch_first, quantise_activations};
 
 use crate::codegen::check_symbols;
 use crate::codegen::cpu::emit::{emit, signature};
 use crate::codegen::cpu::first_reads::{Stream, streams};
-use crate::codegen::cpu::level::Level;
-use crate::codegen::cpu::micro::layout::sizes::activation_bytes;
-use crate::codegen::cpu::micro::{prefetch_first, quantise_activations};
 use crate::codegen::cpu::product::COLUMNS;
 use crate::codegen::cpu::product::quantise_ahead::{Ahead, ahead, ahead_bytes};
 use crate::codegen::cpu::value::math::Function;

@@ -10,9 +10,10 @@
 //! emit.rs            one part of a kernel as a function: tasks, loops, nests
 //! value/             indices, expressions, loads and stores, block formats, libm
 //! hoist.rs           what tasks share is computed once
-//! product/           recognises GEMM and weighted sums, and calls the kernels of micro/ for them
+//! product/           calls the micro-kernels of `fusebox_simd` for GEMM and weighted sums
 //!   form.rs, reason.rs   which kernel it is, for people, or why there is none
 //!   quantise_ahead.rs    activations that are quantised once, before all tasks
+//!   boundary.rs          what generated code and micro-kernels agree on; no panic passes
 //! vector/            chooses the loop to vectorise, and emits it with 128 bits; wide/ does so with AVX-512
 //! first_reads.rs     what each task reads first, for prefetching
 //! jit.rs             links the code and calls it
@@ -22,6 +23,7 @@ use std::fmt;
 
 use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::settings::{self, Configurable, Flags};
+use fusebox_simd::Level;
 
 use crate::error::Error;
 use crate::options::{Numbers, Planted};
@@ -30,22 +32,11 @@ mod emit;
 mod first_reads;
 mod hoist;
 pub mod jit;
-pub mod level;
 mod limits;
-#[expect(unsafe_code, reason = "addresses that generated code computes become slices and vectors")]
-#[expect(
-    clippy::inline_always,
-    reason = "what has no instructions of its own takes those of its caller's level"
-)]
-#[expect(clippy::needless_range_loop, reason = "loops over arrays of vectors, all of them unrolled")]
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some forms are of one kind of processor"))]
-mod micro;
 pub mod product;
 mod value;
 mod vector;
 mod wide;
-
-use level::Level;
 
 /// The name of this stage in errors.
 const STAGE: &str = "codegen::cpu";
@@ -69,9 +60,13 @@ impl Cpu {
     /// The processor this runs on, held to the faster forms of a level that it has.
     pub fn at(level: Level, numbers: Numbers) -> Result<Self, Error> {
         // What is called later trusts this.
-        let level = Level::named(level.name())?;
+        if !level.is_supported() {
+            let there: Vec<&str> = Level::supported().map(Level::name).collect();
+            let target = format!("this processor (it has {})", there.join(", "));
+            return Err(Error::Unsupported { what: format!("the level `{level}`"), target });
+        }
         let unsupported = |what: &str| Error::Unsupported { what: what.to_owned(), target: "cpu".to_owned() };
-        micro::prepare();
+        fusebox_simd::prepare();
         let builder = cranelift_native::builder().map_err(unsupported)?;
         let isa = builder.finish(flags()).map_err(|error| unsupported(&error.to_string()))?;
         if isa.pointer_bytes() == 8 {
@@ -94,20 +89,9 @@ impl fmt::Display for Cpu {
     }
 }
 
-/// Reads memory as kernels do, with prefetches, and returns something that depends on it: memory bandwidth is measured
-/// with this.
-pub fn read(piece: &[u8]) -> u64 {
-    micro::read(piece)
-}
-
-/// Evicts memory from all caches, so that it is read from DRAM next; `false` where programs cannot ask for that.
-pub fn evict(piece: &[u8]) -> bool {
-    micro::evict(piece)
-}
-
 /// Whether a micro-kernel that generated code called has panicked on this thread since this was asked last.
 pub fn take_panic() -> bool {
-    micro::boundary::take_panic()
+    product::boundary::take_panic()
 }
 
 fn flags() -> Flags {

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::slice;
 
 use super::jit::{Bytes, Code};
-use super::level::Level;
 use super::*;
 use crate::foundation::entity::Id;
 use crate::kernel::index::Index;
@@ -29,6 +28,13 @@ mod wide;
 
 fn code(text: &str) -> Code {
     Cpu::host(Numbers::Exact).unwrap().compile(&parse(text).unwrap()).unwrap()
+}
+
+#[test]
+fn a_level_that_the_processor_lacks_is_refused() {
+    let lacking = Level::ALL.into_iter().find(|level| !level.is_supported()).unwrap();
+    let error = Cpu::at(lacking, Numbers::Exact).err().unwrap().to_string();
+    assert!(error.contains(&format!("`{lacking}`")) && error.contains("portable"), "{error}");
 }
 
 /// A kernel as it is prepared for the processor: its products are selected.

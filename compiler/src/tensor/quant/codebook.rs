@@ -4,7 +4,8 @@
 //! have them. A scale is the slope of the best of several roundings; without an importance matrix each element counts
 //! with its square.
 
-use crate::tensor::quant::blocks::{Blocks, Code, IQ4_NL, IQ4_XS, MXFP4, half_e8m0};
+use fusebox_formats::{Blocks, Code, IQ4_NL, IQ4_XS, MXFP4, half_e8m0};
+
 use crate::tensor::quant::fit::{NOTHING, greatest, nearest};
 use crate::tensor::quant::put::put_f16;
 

@@ -1,4 +1,4 @@
-//! Quantises blocks, format by format: the way back from `decode.rs`.
+//! Quantises blocks, format by format: the way back from decoding.
 //!
 //! In: exactly the elements of one block, all finite, and a buffer of its bytes; `Format` sees to both. Out: the
 //! bytes. The choices are those of llama.cpp's reference quantisers, rounding and order of the sums included, so that

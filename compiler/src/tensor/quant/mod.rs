@@ -2,19 +2,20 @@
 //!
 //! In: the bytes of one tensor, as a file holds them, and its number of elements. Out: the numbers they stand for, or
 //! nothing where the bytes are too few; and the other way round, the bytes of numbers.
-//! A format is one row of the table in `blocks.rs`; everything else follows from that row.
+//! A format is one row of the table of `fusebox_formats`; everything else follows from that row.
 //! `Int8` is the odd one: its scales are stored after all elements of the tensor instead of inside the blocks.
 //! Nothing here may be fast or know of kernels: this is the definition that kernels are held against.
-//! The meaning of the bits of a block is in `decode.rs`; which bits numbers become is in `encode.rs`.
+//! The meaning of the bits of a block stands beside the table, that of other bytes in `decode.rs`; which bits numbers
+//! become is in `encode.rs`.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
-use crate::tensor::dtype::DType;
-use crate::tensor::quant::blocks::{Blocks, Code};
+use fusebox_formats::{self as formats, Blocks, Code};
 
-pub mod blocks;
+use crate::tensor::dtype::DType;
+
 mod codebook;
 mod decode;
 mod encode;
@@ -109,20 +110,20 @@ impl Format {
             Self::BF16 => return Layout::Plain(DType::BF16),
             Self::I32 => return Layout::Plain(DType::I32),
             Self::Int8 { group } => return Layout::Apart(group),
-            Self::Q4_0 => &blocks::Q4_0,
-            Self::Q4_1 => &blocks::Q4_1,
-            Self::Q5_0 => &blocks::Q5_0,
-            Self::Q5_1 => &blocks::Q5_1,
-            Self::Q8_0 => &blocks::Q8_0,
-            Self::Q2K => &blocks::Q2_K,
-            Self::Q3K => &blocks::Q3_K,
-            Self::Q4K => &blocks::Q4_K,
-            Self::Q5K => &blocks::Q5_K,
-            Self::Q6K => &blocks::Q6_K,
-            Self::IQ4NL => &blocks::IQ4_NL,
-            Self::IQ4XS => &blocks::IQ4_XS,
-            Self::MXFP4 => &blocks::MXFP4,
-            Self::Q4Pairs => &blocks::Q4_PAIRS,
+            Self::Q4_0 => &formats::Q4_0,
+            Self::Q4_1 => &formats::Q4_1,
+            Self::Q5_0 => &formats::Q5_0,
+            Self::Q5_1 => &formats::Q5_1,
+            Self::Q8_0 => &formats::Q8_0,
+            Self::Q2K => &formats::Q2_K,
+            Self::Q3K => &formats::Q3_K,
+            Self::Q4K => &formats::Q4_K,
+            Self::Q5K => &formats::Q5_K,
+            Self::Q6K => &formats::Q6_K,
+            Self::IQ4NL => &formats::IQ4_NL,
+            Self::IQ4XS => &formats::IQ4_XS,
+            Self::MXFP4 => &formats::MXFP4,
+            Self::Q4Pairs => &formats::Q4_PAIRS,
         })
     }
 
@@ -271,7 +272,7 @@ impl Format {
     fn decode_block(self, block: &[u8], out: &mut [f32]) {
         match self.layout() {
             Layout::Plain(dtype) => out[0] = decode::plain(dtype, block),
-            Layout::Blocks(blocks) => decode::elements(blocks, block, out),
+            Layout::Blocks(blocks) => blocks.decode(block, out),
             Layout::Apart(_) => decode::int8(block, out),
         }
     }

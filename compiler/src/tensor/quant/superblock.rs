@@ -2,10 +2,10 @@
 //!
 //! In: 256 finite elements and a buffer for a block. Out: the bytes, as llama.cpp's reference quantisers have
 //! them. First each group is fitted on its own (`fit.rs`); then the scales are rounded to what the block stores, and
-//! the elements are quantised with the rounded ones. Where the bits go is a row of `blocks.rs`.
+//! the elements are quantised with the rounded ones. Where the bits go is a row of `fusebox_formats`.
 
-use crate::tensor::quant::blocks::{Blocks, Groups, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K};
-use crate::tensor::quant::decode::scale_and_offset;
+use fusebox_formats::{Blocks, Groups, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K};
+
 use crate::tensor::quant::fit::{Fit, Loss, Search, greatest, line, nearest, slope, slope_by_one};
 use crate::tensor::quant::put::put_f16;
 
@@ -40,7 +40,7 @@ pub(super) fn q3_k(x: &[f32], block: &mut [u8]) {
 /// Puts elements into a block whose scales are there.
 pub(super) fn put_q3_k(x: &[f32], fits: &[(f32, [u8; 16])], block: &mut [u8]) {
     for (group, (x, (_, quanta))) in x.chunks_exact(16).zip(fits).enumerate() {
-        let (scale, _) = scale_and_offset(&Q3_K, block, group);
+        let (scale, _) = Q3_K.scale_and_offset(block, group);
         for (i, (x, fitted)) in x.iter().zip(quanta).enumerate() {
             let rounded = || (nearest((x / scale).clamp(-4.0, 3.0)) + 4.0) as u8;
             let q = if scale == 0.0 { *fitted } else { rounded() };
@@ -84,7 +84,7 @@ pub(super) fn q6_k_weighted(x: &[f32], weights: &[f32], block: &mut [u8]) {
     for (group, slope) in slopes.iter().enumerate() {
         let scale = nearest(inverse * slope).min(127.0);
         groups(&Q6_K).scales.put(block, group, (scale as i8).cast_unsigned());
-        let (scale, _) = scale_and_offset(&Q6_K, block, group);
+        let (scale, _) = Q6_K.scale_and_offset(block, group);
         if scale == 0.0 {
             continue;
         }
@@ -141,7 +141,7 @@ pub(super) fn put_on_lines<const N: usize>(
     block: &mut [u8],
 ) {
     for (group, (fit, x)) in fits.iter().zip(x.chunks_exact(N)).enumerate() {
-        let (scale, offset) = scale_and_offset(blocks, block, group);
+        let (scale, offset) = blocks.scale_and_offset(block, group);
         let offset = offset.expect("as above");
         for (i, x) in x.iter().enumerate() {
             // A group without a scale is its offset, whatever the quanta.

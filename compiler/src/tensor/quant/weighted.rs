@@ -5,8 +5,9 @@
 //! size as well. The searches are those of `fit.rs`; the scales of groups are fitted, too, where they are else only
 //! rounded.
 
+use fusebox_formats::{Blocks, Q2_K, Q3_K, Q4_K, Q5_K};
+
 use crate::tensor::quant::Format;
-use crate::tensor::quant::blocks::{Blocks, Q2_K, Q3_K, Q4_K, Q5_K};
 use crate::tensor::quant::codebook::{iq4_nl_weighted, iq4_xs_weighted};
 use crate::tensor::quant::fit::{Fit, Loss, Search, line, slope, slope_from_zero};
 use crate::tensor::quant::put::{put_f16, put_quanta};

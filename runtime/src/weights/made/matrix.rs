@@ -12,8 +12,8 @@
 //! Blocks have scales in half precision and never more than one group, so scales that are no halves, groups that are no
 //! multiple of 32 and columns in another order than their groups take another format.
 
+use fusebox_compiler::formats::{Blocks, Code, FactorKind};
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_compiler::tensor::quant::blocks::{Blocks, Code, FactorKind};
 use half::f16;
 
 use crate::weights::made::bits::Bits;

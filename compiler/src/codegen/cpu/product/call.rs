@@ -1,4 +1,4 @@
-//! Emits calls of the kernels of `micro`.
+//! Emits calls of micro-kernels.
 //!
 //! In: a [`Plan`] of a nest. Out: code that stores the initial values of sums, quantises activations unless that is
 //! done, and calls the kernel for each iteration of the loops around it, with the addresses and sizes at that point.
@@ -6,11 +6,10 @@
 
 use cranelift_codegen::ir::types::I64;
 use cranelift_codegen::ir::{AbiParam, InstBuilder, Signature, StackSlotData, StackSlotKind, Value};
+use fusebox_simd::{ActivationLayout, Bf16Functions, ROUTED_GEMM, Table, activation_bytes, routing_bytes};
 
 use crate::codegen::cpu::emit::{Emitter, PROVEN};
-use crate::codegen::cpu::micro::abi::{ActivationLayout, Bf16Functions, Table};
-use crate::codegen::cpu::micro::layout::sizes::activation_bytes;
-use crate::codegen::cpu::micro::{ROUTED_GEMM, boundary, routing_bytes, storage};
+use crate::codegen::cpu::product::boundary::{self, storage};
 use crate::codegen::cpu::product::{Activations, COLUMNS, Plan, Routing};
 use crate::foundation::entity::List;
 use crate::graph::op::Scalar;
@@ -22,7 +21,7 @@ use crate::options::Numbers;
 use crate::tensor::quant::Format;
 
 impl Emitter<'_, '_> {
-    /// Emits a nest as calls of `micro`, if it is a product.
+    /// Emits a nest as calls of micro-kernels, if it is a product.
     pub(crate) fn product(&mut self, nest: &Nest) -> bool {
         let Some(plan) = Plan::of(self.cpu, self.kernel, self.part, nest) else {
             return false;
@@ -163,7 +162,7 @@ impl Emitter<'_, '_> {
     ) -> Vec<Value> {
         let row = plan.row.map_or(0, |var| plan.w.element.step_of(var).unwrap_or(0));
         let format = plan.w.format;
-        let group = if let Format::Int8 { group } = format { i64::from(group) } else { 1 };
+        let (storage, group) = storage(format).expect("a plan has a format of micro-kernels");
         let rows = bytes_of(format, row).map(|n_bytes| self.whole(n_bytes));
         vec![
             w,
@@ -178,8 +177,8 @@ impl Emitter<'_, '_> {
             self.n(plan.row),
             self.len(&plan.cols),
             self.len(&plan.run),
-            self.whole(storage(format).expect("a plan has a format of `micro`")),
-            self.whole(group),
+            self.whole(storage.number()),
+            self.whole(group as i64),
             columns,
             self.whole(n_parts),
         ]
@@ -189,6 +188,7 @@ impl Emitter<'_, '_> {
         let inner = Self::inner(plan);
         let row = plan.row.and_then(|var| plan.w.element.step_of(var)).unwrap_or(0);
         let v = self.place_of(&plan.w, &inner).0;
+        let (storage, _) = storage(plan.w.format).expect("a plan has a format of micro-kernels");
         let fields = [
             v,
             self.place_of(&plan.x, &inner).0,
@@ -200,7 +200,7 @@ impl Emitter<'_, '_> {
             self.n(plan.row),
             self.len(&plan.cols),
             self.len(&plan.run),
-            self.whole(storage(plan.w.format).expect("a plan has a format of `micro`")),
+            self.whole(storage.number()),
             self.next_place(plan, v),
         ];
         let function = match (self.table.bf16, self.cpu.numbers) {

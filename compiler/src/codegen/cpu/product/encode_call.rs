@@ -1,6 +1,6 @@
 //! Nests that store whole blocks of a quantised format.
 //!
-//! In: a nest that copies rows of a tile to a buffer of a block format. Out: a call of the encoder of `micro` for each
+//! In: a nest that copies rows of a tile to a buffer of a block format. Out: a call of the level's encoder for each
 //! row. `verify` has proven that rows fill whole blocks.
 
 use cranelift_codegen::ir::InstBuilder;
@@ -10,7 +10,7 @@ use crate::kernel::Nest;
 use crate::kernel::stored::Stored;
 
 impl Emitter<'_, '_> {
-    /// Emits a nest as calls of `micro`, if it stores blocks.
+    /// Emits a nest as calls of micro-kernels, if it stores blocks.
     pub(crate) fn blocks(&mut self, nest: &Nest) -> bool {
         if nest.blocks(self.kernel).is_none() {
             return false;

@@ -1,14 +1,15 @@
-//! Products of matrices as calls of the kernels of `micro`.
+//! Products of matrices as calls of the micro-kernels of `fusebox_simd`.
 //!
 //! In: a nest that says which product it is. Out: a `Plan`: what of it a call computes, how its activations are
 //! quantised, and whether its columns are grouped by the expert that a number from memory selects (mixture of experts).
-//! Nothing is recognised here, and nothing emitted; `call.rs` does that.
+//! Nothing is recognised here, and nothing emitted; `call.rs` does that. `boundary.rs` says what both sides agree on.
+
+use fusebox_simd::{
+    ActivationLayout, Level, activation_bytes, activation_layout, activation_layout_scattered, routing_bytes,
+};
 
 use crate::codegen::cpu::Cpu;
-use crate::codegen::cpu::level::Level;
-use crate::codegen::cpu::micro::abi::ActivationLayout;
-use crate::codegen::cpu::micro::layout::sizes::activation_bytes;
-use crate::codegen::cpu::micro::{self, activation_layout, activation_layout_scattered};
+use crate::codegen::cpu::product::boundary::storage;
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::product::Kind;
 use crate::kernel::product::check::Terms;
@@ -16,6 +17,7 @@ use crate::kernel::stored::{Stored, at_start};
 use crate::kernel::{Kernel, Nest, Part, Place, Range, VarId};
 use crate::options::Numbers;
 
+pub(super) mod boundary;
 mod call;
 mod encode_call;
 pub mod form;
@@ -70,7 +72,7 @@ pub(super) struct Routing {
 impl Routing {
     /// Bytes of scratch memory for grouping.
     pub(super) fn bytes(&self) -> usize {
-        micro::routing_bytes(self.most as usize, self.n_matrices as usize)
+        routing_bytes(self.most as usize, self.n_matrices as usize)
     }
 }
 
@@ -155,12 +157,13 @@ impl Plan {
     fn quantised(&self, kernel: &Kernel, terms: &Terms<'_>, level: Level) -> Option<Activations> {
         let part = terms.part;
         let n_cols = terms.most_of(&self.cols)? as usize;
+        let (storage, group) = storage(self.w.format)?;
         let layout = match &self.routing {
             Some(routing) => {
                 let n_each = (routing.most / routing.n_matrices) as usize;
-                activation_layout_scattered(level, self.w.format, n_each)?
+                activation_layout_scattered(level, storage, group, n_each)?
             }
-            None => activation_layout(level, self.w.format, n_cols)?,
+            None => activation_layout(level, storage, group, n_cols)?,
         };
         // Scores are exponents: 14-bit keys are not exact enough, and keys have no constant number of rows.
         if layout == ActivationLayout::Int14 && self.row.is_some_and(|var| part.fixed_len(var).is_none()) {

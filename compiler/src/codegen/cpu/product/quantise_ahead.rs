@@ -4,9 +4,9 @@
 //! stored when quantised. Whoever runs the kernel quantises them with all threads, [`COLUMNS`] rows at a time, before
 //! the first task. Single rows, and layouts that interleave rows, are quantised by the tasks that need them.
 
+use fusebox_simd::{ActivationLayout, activation_bytes};
+
 use crate::codegen::cpu::hoist::quantised;
-use crate::codegen::cpu::micro::abi::ActivationLayout;
-use crate::codegen::cpu::micro::layout::sizes::activation_bytes;
 use crate::codegen::cpu::product::{Activations, COLUMNS};
 use crate::codegen::cpu::{ALIGNMENT, Cpu};
 use crate::kernel::{Kernel, ParamId, Place};

@@ -4,8 +4,8 @@
 
 use super::*;
 use crate::codegen::cpu::hoist::{quantised, steps};
-use crate::codegen::cpu::micro::storage;
 use crate::codegen::cpu::product::Plan;
+use crate::codegen::cpu::product::boundary::storage;
 use crate::kernel::Nest;
 use crate::kernel::product::check::is_multiplied;
 
@@ -221,7 +221,7 @@ fn products_are_near_what_is_interpreted() {
             let text = &text.replace("FORMAT", format);
             let kernel = prepared(text);
             let values: Vec<i64> = symbols(&kernel).iter().map(|symbol| symbol.near).collect();
-            for level in Level::ALL.into_iter().filter(|level| level.is_supported()) {
+            for level in Level::supported() {
                 let variants: [(Numbers, Judge); 2] = [
                     (Numbers::Single, |a, b| near(a, b, 1e-5)),
                     (Numbers::Quantised, |a, b| near(a, b, 0.05)),

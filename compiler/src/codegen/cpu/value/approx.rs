@@ -10,9 +10,9 @@ use std::f64::consts::FRAC_PI_2;
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::types::{F32, F32X4, I32, I32X4};
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value};
+use fusebox_simd::Level;
 
 use crate::codegen::cpu::emit::Emitter;
-use crate::codegen::cpu::level::Level;
 use crate::codegen::cpu::value::math::Function;
 use crate::codegen::polynomials::{COS, EXP, LN, LN_2, ROUNDER, SIN};
 use crate::graph::op::Scalar;

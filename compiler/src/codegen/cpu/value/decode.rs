@@ -1,18 +1,18 @@
 //! Elements of quantised blocks as code.
 //!
 //! In: the start of a tensor and the number of an element. Out: the element, by the row of its format in
-//! `tensor::quant::blocks` and in the order of arithmetic of `tensor::quant::decode`, so that results are equal bit by
+//! `fusebox_formats` and in the order of arithmetic of `Blocks::decode`, so that results are equal bit by
 //! bit. One element is decoded at a time: this is right for every kernel and fast for none. Code for whole blocks may
 //! take the place of a nest, never of this.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{F32, I8, I16, I32, I64};
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value};
+use fusebox_formats::{Blocks, Code, Factor, FactorKind, Groups, Numbers, Plane};
 
 use crate::codegen::cpu::emit::{CONSTANT, Emitter};
 use crate::graph::op::Scalar;
 use crate::tensor::quant::Format;
-use crate::tensor::quant::blocks::{Blocks, Code, Factor, FactorKind, Groups, Numbers, Plane};
 
 impl Emitter<'_, '_> {
     /// One element of a quantised tensor.

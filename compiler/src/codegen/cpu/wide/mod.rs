@@ -15,9 +15,9 @@ use cranelift_codegen::ir::types::I64;
 use cranelift_codegen::ir::{AbiParam, FuncRef, InstBuilder, Signature, Value};
 use cranelift_codegen::isa::CallConv;
 use cranelift_module::{Linkage, Module};
+use fusebox_simd::Level;
 
 use crate::codegen::cpu::emit::Emitter;
-use crate::codegen::cpu::level::Level;
 use crate::codegen::cpu::vector::lane_strides::Lane;
 use crate::codegen::cpu::vector::plan::{Form, Plan};
 use crate::codegen::cpu::wide::access::{Field, Loops, Places};

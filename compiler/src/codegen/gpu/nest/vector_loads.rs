@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use cubecl_core::ir::{Arithmetic, Type, Variable};
+use fusebox_formats::Code;
 
 use crate::codegen::gpu::emit::Emitter;
 use crate::codegen::gpu::value::decode::PackedTensor;
@@ -18,7 +19,6 @@ use crate::kernel::{Expr, ExprId, Folding, Nest, ParamId, Place, TileId};
 use crate::recognise::vector_loads::{VectorLoads, are_aligned, elements_per_vector, first_of_piece};
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
-use crate::tensor::quant::blocks::Code;
 
 /// The loaded words of a piece.
 pub(crate) type LoadedVectors = BTreeMap<ExprId, PackedWords>;

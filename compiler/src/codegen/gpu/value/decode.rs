@@ -1,10 +1,11 @@
 //! Dequantises single elements of block formats.
 //!
 //! In: a tensor repacked by `layout.rs` and an element's number. Out: the element, with the formulas and the order of
-//! arithmetic of `tensor::quant::decode`. Formats whose fields are repacked have code of their own, all others follow
-//! from their row of `tensor::quant::blocks`. `vector_loads.rs` decodes whole pieces.
+//! arithmetic of `Blocks::decode`. Formats whose fields are repacked have code of their own, all others follow
+//! from their row of `fusebox_formats`. `vector_loads.rs` decodes whole pieces.
 
 use cubecl_core::ir::{Arithmetic, Bitwise, Variable};
+use fusebox_formats::{Blocks, Code, Factor, FactorKind, Groups, Numbers, Plane};
 
 use crate::codegen::gpu::emit::Emitter;
 use crate::codegen::gpu::value::layout::{FieldKind, field_bytes, field_offset, field_start};
@@ -12,7 +13,6 @@ use crate::codegen::gpu::writer::{F32, constant, known};
 use crate::kernel::Param;
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
-use crate::tensor::quant::blocks::{Blocks, Code, Factor, FactorKind, Groups, Numbers, Plane};
 
 /// A tensor in a block format, and where it lies.
 #[derive(Clone, Copy)]
@@ -88,7 +88,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// An element of a format whose fields keep the order of the file, by its row of `tensor::quant::blocks`.
+    /// An element of a format whose fields keep the order of the file, by its row of `fusebox_formats`.
     fn element_of_block(&mut self, packed: PackedTensor, blocks: &Blocks, element: Variable) -> Variable {
         let block = self.block_of(packed, element);
         let i = self.writer.and(element, blocks.len as u32 - 1);

@@ -15,9 +15,10 @@
 
 use std::borrow::Cow;
 
+use fusebox_formats::Groups;
+
 use crate::kernel::Param;
 use crate::tensor::quant::Format;
-use crate::tensor::quant::blocks::Groups;
 
 /// Fields start at multiples of this many bytes: vector loads take 16.
 const ALIGNMENT: usize = 16;

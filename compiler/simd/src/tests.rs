@@ -1,0 +1,594 @@
+//! Every function of every level of this processor, at odd sizes, against double precision.
+
+use std::iter::repeat_n;
+
+use fusebox_formats::{Factor, FactorKind};
+use half::{bf16, f16};
+
+use super::abi::*;
+use super::dispatch::int8_rows_layout;
+use super::layout::block_formats::SUPER_BLOCK;
+use super::layout::int8_rows::Int8Row;
+use super::*;
+
+/// Numbers that look random, the same each time.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 >> 33
+    }
+
+    fn float(&mut self) -> f32 {
+        (self.next() % 4001) as f32 / 1000.0 - 2.0
+    }
+}
+
+/// A weight format, and its elements that share a scale where scales are stored apart.
+type Format = (Storage, usize);
+
+/// Elements of a block with its scales.
+fn block_len((storage, group): Format) -> usize {
+    if storage == Storage::Int8 { group } else { storage.block().0 }
+}
+
+/// Bytes of `n` elements with all scales.
+fn bytes_for((storage, group): Format, n: usize) -> usize {
+    storage.bytes(n) + if storage == Storage::Int8 { n / group * 4 } else { 0 }
+}
+
+/// Bytes of a weight whose numbers are of a reasonable size.
+fn weight(format: Format, n: usize, noise: &mut Noise) -> Vec<u8> {
+    match format.0 {
+        Storage::F32 => (0..n).flat_map(|_| noise.float().to_le_bytes()).collect(),
+        Storage::F16 => (0..n).flat_map(|_| f16::from_f32(noise.float()).to_le_bytes()).collect(),
+        Storage::BF16 => (0..n).flat_map(|_| bf16::from_f32(noise.float()).to_le_bytes()).collect(),
+        storage => {
+            let mut bytes: Vec<u8> = (0..bytes_for(format, n)).map(|_| noise.next() as u8).collect();
+            let Some(blocks) = storage.blocks() else {
+                for scale in bytes[n..].chunks_mut(4) {
+                    scale.copy_from_slice(&(noise.float() / 100.0).to_le_bytes());
+                }
+                return bytes;
+            };
+            for block in bytes.chunks_mut(blocks.bytes) {
+                for Factor { at, kind } in [Some(blocks.scale), blocks.offset].into_iter().flatten() {
+                    let scale = noise.float() / 100.0;
+                    match kind {
+                        FactorKind::F16 => {
+                            block[at..at + 2].copy_from_slice(&f16::from_f32(scale).to_le_bytes());
+                        }
+                        FactorKind::F32 => block[at..at + 4].copy_from_slice(&scale.to_le_bytes()),
+                        FactorKind::HalfE8M0 => block[at] = 116 + block[at] % 8,
+                    }
+                }
+            }
+            bytes
+        }
+    }
+}
+
+/// What the bytes of `n` elements stand for.
+pub(crate) fn decoded((storage, group): Format, bytes: &[u8], n: usize) -> Vec<f32> {
+    let single = |bytes: &[u8]| f32::from_le_bytes(*bytes.first_chunk().unwrap());
+    let two = |bytes: &[u8]| *bytes.first_chunk::<2>().unwrap();
+    match storage {
+        Storage::F32 => bytes.chunks(4).map(single).collect(),
+        Storage::F16 => bytes.chunks(2).map(|x| f16::from_le_bytes(two(x)).to_f32()).collect(),
+        Storage::BF16 => bytes.chunks(2).map(|x| bf16::from_le_bytes(two(x)).to_f32()).collect(),
+        Storage::Int8 => {
+            let scale = |i: usize| single(&bytes[n + i / group * 4..]);
+            bytes[..n].iter().enumerate().map(|(i, q)| scale(i) * f32::from(q.cast_signed())).collect()
+        }
+        blocks => {
+            let blocks = blocks.blocks().unwrap();
+            let mut out = vec![0.0; n];
+            for (block, out) in bytes.chunks(blocks.bytes).zip(out.chunks_mut(blocks.len)) {
+                blocks.decode(block, out);
+            }
+            out
+        }
+    }
+}
+
+/// The most that a product of sums of two bfloat16 numbers is off: each is rounded once, and a product is left out.
+const TWO_HALVES: f64 = 3.1e-5;
+
+/// All formats that products have, and some groups.
+fn formats() -> impl Iterator<Item = Format> {
+    let groups = [32, 64, 96].map(|group| (Storage::Int8, group));
+    let fixed = Storage::ALL.into_iter().filter(|storage| *storage != Storage::Int8);
+    fixed.map(|storage| (storage, GROUP)).chain(groups)
+}
+
+/// The sizes of a product.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    n_rows: usize,
+    n_cols: usize,
+    k: usize,
+}
+
+/// The step that a group is rounded by: of each 32, the four neighbours with the largest may be twice as large, but not
+/// where qwen3.c chose the group.
+fn step_of(group: &[f32]) -> f64 {
+    let largest = |numbers: &[f32]| numbers.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+    let of_some = |some: &[f32]| {
+        let mut fours: Vec<f32> = some.chunks(4).map(largest).collect();
+        fours.sort_by(f32::total_cmp);
+        let n = fours.len();
+        if n < 2 { fours[0] } else { fours[n - 2].max(fours[n - 1] / 2.0) }
+    };
+    let is_own = matches!(group.len(), GROUP | SUPER_BLOCK);
+    let most = if is_own { group.chunks(GROUP).map(of_some).fold(0.0, f32::max) } else { largest(group) };
+    f64::from(most) / 127.0
+}
+
+/// The step of each number of up to 256, of which sixteen share a scale: a whole one of 63 steps of the largest.
+fn steps_of_sixteens(x: &[f32]) -> Vec<f64> {
+    let largest = |x: &[f32]| x.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+    let steps = |group: &[f32]| {
+        let eights: Vec<f32> = group.chunks(8).map(largest).collect();
+        let of_two = |i: usize| f64::from(eights[i].max(eights[i + 2])) / 127.0;
+        let two = [of_two(0), of_two(1)].map(|step| step + f64::from(largest(x)) / (127.0 * 63.0));
+        (0..32).map(move |i| two[i / 8 % 2])
+    };
+    x.chunks(32).flat_map(steps).collect()
+}
+
+/// The step of each of 32 numbers, of which even and odd fours have a scale each.
+fn steps_of_lanes(x: &[f32]) -> impl Iterator<Item = f64> {
+    let largest = |lane: usize| {
+        let own = x.chunks(4).skip(lane).step_by(2).flatten();
+        own.fold(0.0, |most: f32, x| most.max(x.abs()))
+    };
+    let steps = [0, 1].map(|lane| f64::from(largest(lane)) / 127.0);
+    (0..x.len()).map(move |i| steps[i / 4 % 2])
+}
+
+/// Columns of `k + 3` elements, of which the first `k` are quantised, and the function for a product with them.
+fn quantised(
+    level: Level,
+    layout: Option<ActivationLayout>,
+    x: &[f32],
+    (n_cols, k): (usize, usize),
+) -> (Vec<u8>, unsafe extern "C-unwind" fn(*const GemmArgs)) {
+    let table = table(level);
+    let Some(layout) = layout else { return (Vec::new(), table.gemm_f32) };
+    let mut rounded = vec![0xa5_u8; activation_bytes(layout, n_cols, k)];
+    let (x, out, x_col, n_cols, k) =
+        (x.as_ptr(), rounded.as_mut_ptr(), k as i64 + 3, n_cols as i64, k as i64);
+    if let ActivationLayout::Bf16Tiles { n_parts } = layout {
+        let functions = table.bf16.unwrap();
+        let job = Bf16Args { x, out, x_col, n_cols, k, n_parts };
+        // SAFETY: the argument struct describes the memory above.
+        unsafe { (functions.to_bf16_tiles)(&raw const job) };
+        return (rounded, functions.product);
+    }
+    let functions = table.quantised_functions(layout);
+    let job = QuantiseArgs { x, out, x_col, n_cols, k, group: layout.parameter() };
+    // SAFETY: the argument struct describes the memory above.
+    unsafe { (functions.quantise)(&raw const job) };
+    (rounded, functions.product)
+}
+
+fn check_product(
+    format: Format,
+    level: Level,
+    sizes: Sizes,
+    rounding: Option<ActivationLayout>,
+    noise: &mut Noise,
+) {
+    let (storage, group) = format;
+    let Sizes { n_rows, n_cols, k } = sizes;
+    let w = weight(format, n_rows * k, noise);
+    let mut x: Vec<f32> = (0..n_cols * (k + 3)).map(|_| noise.float()).collect();
+    // Here and there is a number far larger than its neighbours.
+    for _ in 0..x.len() / 100 {
+        let place = noise.next() as usize % x.len();
+        x[place] *= 40.0;
+    }
+    let decoded = decoded(format, &w, n_rows * k);
+    let (out_row, out_col) = if noise.next().is_multiple_of(2) { (n_cols + 1, 1) } else { (1, n_rows + 2) };
+    let mut out = vec![0.5_f32; n_rows * out_row + n_cols * out_col];
+    let (rounded, function) = quantised(level, rounding, &x, (n_cols, k));
+    let number = rounding.map_or(0, ActivationLayout::parameter);
+    let is_apart = storage == Storage::Int8;
+    let job = GemmArgs {
+        w: w.as_ptr(),
+        scales: w[if is_apart { n_rows * k } else { 0 }..].as_ptr(),
+        x: if rounding.is_some() { rounded.as_ptr() } else { x.as_ptr().cast() },
+        out: out.as_mut_ptr(),
+        w_row: storage.bytes(k) as i64,
+        scales_row: (k / group * 4) as i64,
+        x_col: k as i64 + 3,
+        out_row: out_row as i64,
+        out_col: out_col as i64,
+        n_rows: n_rows as i64,
+        n_cols: n_cols as i64,
+        k: k as i64,
+        storage: storage.number(),
+        group: group as i64,
+        columns: std::ptr::null(),
+        n_parts: number,
+        next: std::ptr::null(),
+    };
+    // SAFETY: the argument struct describes the memory above.
+    unsafe { function(&raw const job) };
+    let steps = |x: &[f32]| -> Vec<f64> {
+        match rounding {
+            Some(ActivationLayout::Int8Gemv) => x.chunks(256).flat_map(steps_of_sixteens).collect(),
+            // One or two are quantised as for GEMV.
+            Some(ActivationLayout::Int8Interleaved) if n_cols < *INTERLEAVED_COLS.start() => {
+                x.chunks(256).flat_map(steps_of_sixteens).collect()
+            }
+            Some(ActivationLayout::Int8Interleaved) => x.chunks(32).flat_map(steps_of_lanes).collect(),
+            Some(ActivationLayout::Int8Rows { group } | ActivationLayout::Int8Amx { group }) => {
+                x.chunks(group).flat_map(|group| repeat_n(step_of(group), group.len())).collect()
+            }
+            None | Some(ActivationLayout::Int14 | ActivationLayout::Bf16Tiles { .. }) => vec![0.0; x.len()],
+        }
+    };
+    let steps: Vec<Vec<f64>> = x.chunks(k + 3).map(|x| steps(&x[..k])).collect();
+    for r in 0..n_rows {
+        for c in 0..n_cols {
+            let pairs = (0..k).map(|i| (f64::from(decoded[r * k + i]), f64::from(x[c * (k + 3) + i])));
+            let (mut exact, mut size, mut variance, mut halved, mut worded) = (0.5, 0.5, 0.0, 0.0, 0.0);
+            for (w, x) in pairs {
+                exact += w * x;
+                size += (w * x).abs();
+                // A bfloat16 number is off by up to 2^-8 of its size, evenly, and so is the other factor.
+                halved += (w * x).powi(2) * 2.0 * 2.0_f64.powi(-16) / 3.0;
+            }
+            // Rounding is off by up to half a step, evenly.
+            for (i, w) in decoded[r * k..][..k].iter().enumerate() {
+                variance += (f64::from(*w) * steps[c][i]).powi(2) / 12.0;
+            }
+            // Rounding to words is off by up to half of an 8191st of the largest of 32, on both sides.
+            let largest = |of: &dyn Fn(usize) -> f64, i: usize| {
+                (i / 32 * 32..(i / 32 * 32 + 32).min(k)).map(|i| of(i).abs()).fold(0.0, f64::max)
+            };
+            let (w, x) = (|i: usize| f64::from(decoded[r * k + i]), |i: usize| f64::from(x[c * (k + 3) + i]));
+            for i in (0..k).filter(|_| rounding == Some(ActivationLayout::Int14)) {
+                let off = [x(i) * largest(&w, i), w(i) * largest(&x, i)].map(|off| (off / 8191.0).powi(2));
+                worded += (off[0] + off[1]) / 12.0;
+            }
+            // Six standard deviations of the roundings.
+            let allowed = match rounding {
+                None => 1e-6 * size,
+                Some(
+                    ActivationLayout::Int8Rows { .. }
+                    | ActivationLayout::Int8Gemv
+                    | ActivationLayout::Int8Interleaved
+                    | ActivationLayout::Int8Amx { .. },
+                ) => 1e-6 * size + 6.0 * variance.sqrt(),
+                Some(ActivationLayout::Int14) => 1e-6 * size + 6.0 * worded.sqrt(),
+                Some(ActivationLayout::Bf16Tiles { n_parts: 1 }) => 1e-6 * size + 6.0 * halved.sqrt(),
+                Some(ActivationLayout::Bf16Tiles { .. }) => TWO_HALVES * size,
+            };
+            let actual = f64::from(out[r * out_row + c * out_col]);
+            let off = (actual - exact).abs();
+            assert!(
+                off <= allowed,
+                "{format:?} {level} {sizes:?} {rounding:?} {r},{c}: {actual} {exact} {allowed}"
+            );
+        }
+    }
+}
+
+#[test]
+fn products_of_odd_sizes_are_those_of_double_precision() {
+    let mut noise = Noise(7);
+    for level in Level::supported() {
+        for format in formats() {
+            let ((storage, group), block) = (format, block_len(format));
+            let ks: &[usize] = if block == 1 { &[1, 7, 16, 37, 200, 1100] } else { &[1, 2, 3, 5, 33] };
+            for k in ks {
+                for n_cols in [1, 2, 3, 4, 5, 8, 15, 16, 17, 33, 49, 64] {
+                    for n_rows in [1, 2, 3, 4, 5, 9, 33] {
+                        let sizes = Sizes { n_rows, n_cols, k: k * block };
+                        if sizes.k * n_cols * n_rows > 400_000 {
+                            continue;
+                        }
+                        let bytes = int8_rows_layout(level, storage, group).filter(|_| block > 1);
+                        let one_by_one = activation_layout(level, storage, group, 1);
+                        // A program for many columns may get few of them.
+                        let of_many = activation_layout(level, storage, group, 64);
+                        let most = *INTERLEAVED_COLS.end();
+                        let of_few =
+                            activation_layout(level, storage, group, most).filter(|_| n_cols <= most);
+                        let own = activation_layout(level, storage, group, n_cols);
+                        let roundings = [None, bytes, one_by_one, of_many, of_few, own];
+                        for rounding in roundings {
+                            check_product(format, level, sizes, rounding, &mut noise);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn products_of_widths_that_fill_no_last_vector_are_those_of_double_precision() {
+    let mut noise = Noise(29);
+    for level in Level::supported() {
+        for format in formats() {
+            let (storage, group) = format;
+            let ks: &[usize] =
+                if block_len(format) == 1 { &[577, 600, 1031] } else { &[544, 576, 608, 960, 2880] };
+            for k in ks.iter().copied().filter(|k| k.is_multiple_of(block_len(format))) {
+                for (n_rows, n_cols) in [(6, 1), (17, 8), (35, 64)] {
+                    let sizes = Sizes { n_rows, n_cols, k };
+                    for rounding in [None, activation_layout(level, storage, group, n_cols)] {
+                        check_product(format, level, sizes, rounding, &mut noise);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_gives_what_it_gives_when_zeros_fill_its_last_unit() {
+    let mut noise = Noise(31);
+    for format in formats().filter(|format| block_len(*format) == GROUP) {
+        for (level, n_cols) in Level::supported().flat_map(|level| [1, 8, 64].map(|n_cols| (level, n_cols))) {
+            for (k, whole) in [(32, 128), (544, 640), (576, 640), (608, 640), (960, 1024)] {
+                let w = weight(format, k, &mut noise);
+                let mut padded = w.clone();
+                if format.0 == Storage::Int8 {
+                    // Scales follow all numbers.
+                    padded.splice(k..k, repeat_n(0, whole - k));
+                }
+                padded.resize(bytes_for(format, whole), 0);
+                let x: Vec<f32> = (0..k * n_cols).map(|_| noise.float()).collect();
+                let longer: Vec<f32> =
+                    (x.chunks(k)).flat_map(|x| x.iter().copied().chain(repeat_n(0.0, whole - k))).collect();
+                let actual = of_a_row(level, format, &w, &x, n_cols);
+                let expected = of_a_row(level, format, &padded, &longer, n_cols);
+                for (actual, expected) in actual.into_iter().zip(expected) {
+                    let off = (actual - expected).abs();
+                    assert!(off <= 1e-5 * (k as f32).sqrt(), "{format:?} {level} {k} {actual} {expected}");
+                }
+            }
+        }
+    }
+}
+
+/// The products of a row with columns in the layout for their number, and as rows of a GEMM if they are many.
+fn of_a_row(level: Level, (storage, group): Format, row: &[u8], x: &[f32], n_cols: usize) -> Vec<f32> {
+    let k = x.len() / n_cols;
+    let is_many = n_cols > *INTERLEAVED_COLS.end();
+    let rounding = if is_many {
+        int8_rows_layout(level, storage, group)
+    } else {
+        activation_layout(level, storage, group, n_cols)
+    };
+    let mut rounded = bytemuck::cast_slice(x).to_vec();
+    let mut function = table(level).gemm_f32;
+    if let Some(rounding) = rounding {
+        rounded = vec![0_u8; activation_bytes(rounding, n_cols, k)];
+        function = table(level).quantised_functions(rounding).product;
+        // SAFETY: the vectors are there, and the room for them.
+        unsafe {
+            quantise_activations(level, rounding, (x.as_ptr().cast(), rounded.as_mut_ptr()), (n_cols, k));
+        }
+    }
+    let mut out = vec![0.0_f32; n_cols];
+    let job = GemmArgs {
+        w: row.as_ptr(),
+        scales: row[if storage == Storage::Int8 { k } else { 0 }..].as_ptr(),
+        x: rounded.as_ptr(),
+        out: out.as_mut_ptr(),
+        w_row: row.len() as i64,
+        scales_row: row.len() as i64,
+        x_col: k as i64,
+        out_row: 1,
+        out_col: 1,
+        n_rows: 1,
+        n_cols: n_cols as i64,
+        k: k as i64,
+        storage: storage.number(),
+        group: group as i64,
+        columns: std::ptr::null(),
+        n_parts: 0,
+        next: std::ptr::null(),
+    };
+    // SAFETY: the argument struct describes the memory above.
+    unsafe { function(&raw const job) };
+    out
+}
+
+#[test]
+fn no_sum_of_the_largest_numbers_overflows() {
+    for (storage, block) in [
+        // Scales and offsets of 63, and all numbers the largest.
+        (Storage::Q4K, [&[0, 60, 0, 60][..], &[0xff; 12], &[0xff; 128]].concat()),
+        (Storage::Q5K, [&[0, 60, 0, 60][..], &[0xff; 12], &[0xff; 160]].concat()),
+        // Numbers of 31, then those of -32, with scales of -128.
+        (Storage::Q6K, [&[0xff; 192][..], &[0x80; 16], &[0, 60]].concat()),
+        (Storage::Q6K, [&[0; 192][..], &[0x80; 16], &[0, 60]].concat()),
+        // Scales and offsets of 15, and numbers of 3.
+        (Storage::Q2K, [&[0xff; 80][..], &[0, 60, 0, 60]].concat()),
+        // Numbers of -4 with scales of -32, and numbers of 3 with scales of 31.
+        (Storage::Q3K, [&[0; 108][..], &[0, 60]].concat()),
+        (Storage::Q3K, [&[0xff; 108][..], &[0, 60]].concat()),
+        // Numbers of 113 and -127 with scales of 31 and -32.
+        (Storage::IQ4XS, [&[0, 60][..], &[0xff; 134]].concat()),
+        (Storage::IQ4XS, [&[0, 60][..], &[0; 134]].concat()),
+    ] {
+        let format = (storage, GROUP);
+        let exact: f32 = decoded(format, &block, 256).iter().sum();
+        for (level, n_cols) in Level::supported().flat_map(|level| [1, 3, 17].map(|n_cols| (level, n_cols))) {
+            for actual in of_a_row(level, format, &block, &vec![1.0; 256 * n_cols], n_cols) {
+                assert!((actual - exact).abs() <= 1e-5 * exact.abs(), "{format:?} {level} {actual} {exact}");
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_that_are_infinite_or_none_are_not_lost() {
+    let (mut noise, k) = (Noise(23), 768);
+    for format in formats().filter(|format| block_len(*format) > 1) {
+        let w = weight(format, k, &mut noise);
+        for (level, n_cols) in Level::supported().flat_map(|level| [1, 3, 17].map(|n_cols| (level, n_cols))) {
+            for large in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+                let mut x: Vec<f32> = (0..k * n_cols).map(|_| noise.float()).collect();
+                x[noise.next() as usize % k] = large;
+                let out = of_a_row(level, format, &w, &x, n_cols);
+                assert!(!out[0].is_finite(), "{format:?} {level} {large}: {out:?}");
+                assert!(
+                    out[1..].iter().all(|other| other.is_finite()),
+                    "{format:?} {level} {large}: {out:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn products_of_more_elements_than_a_panel_has_are_those_of_double_precision() {
+    let mut noise = Noise(19);
+    for level in Level::supported() {
+        for format in [Storage::F32, Storage::F16, Storage::BF16].map(|storage| (storage, GROUP)) {
+            for (n_rows, n_cols) in [(1, 8), (3, 15), (16, 17), (33, 64)] {
+                let sizes = Sizes { n_rows, n_cols, k: 272 };
+                for rounding in [None, activation_layout(level, format.0, GROUP, n_cols)] {
+                    check_product(format, level, sizes, rounding, &mut noise);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn mixtures_of_odd_sizes_are_those_of_double_precision() {
+    let mut noise = Noise(11);
+    for level in Level::supported() {
+        for storage in [Storage::F32, Storage::F16, Storage::BF16, Storage::Q8_0] {
+            let format = (storage, GROUP);
+            let odd = [(1, 1, 1), (7, 17, 77), (5, 3, 40), (3, 2, 16), (150, 40, 70)];
+            let whole = [(64, 2, 128), (64, 5, 128), (64, 32, 128), (3, 2, 32), (33, 9, 320), (70, 1, 544)];
+            let many = [(64, 64, 128), (150, 71, 320)];
+            for (n_rows, n_cols, n) in odd.into_iter().chain(whole).chain(many) {
+                if n % block_len(format) != 0 {
+                    continue;
+                }
+                let v = weight(format, n_rows * n, &mut noise);
+                let decoded = decoded(format, &v, n_rows * n);
+                let p: Vec<f32> = (0..n_rows * n_cols).map(|_| noise.float()).collect();
+                let mut out = vec![0.25_f32; n_cols * (n + 1)];
+                let job = WeightedSumArgs {
+                    v: v.as_ptr(),
+                    p: p.as_ptr(),
+                    out: out.as_mut_ptr(),
+                    v_row: storage.bytes(n) as i64,
+                    p_col: n_rows as i64,
+                    p_row: 1,
+                    out_col: n as i64 + 1,
+                    n_rows: n_rows as i64,
+                    n_cols: n_cols as i64,
+                    n: n as i64,
+                    storage: storage.number(),
+                    next: std::ptr::null(),
+                };
+                let table = table(level);
+                let rounded = table.bf16.map(|halves| (halves.weighted_sum, TWO_HALVES));
+                for (function, tolerance) in [Some((table.weighted_sum, 1e-6)), rounded].into_iter().flatten()
+                {
+                    out.fill(0.25);
+                    // SAFETY: the argument struct describes the memory above.
+                    unsafe { function(&raw const job) };
+                    for (c, out) in out.chunks_exact(n + 1).enumerate() {
+                        for e in 0..n {
+                            let factors = &p[c * n_rows..][..n_rows];
+                            let terms = factors.iter().enumerate();
+                            let terms = terms.map(|(s, p)| f64::from(*p) * f64::from(decoded[s * n + e]));
+                            let exact = 0.25 + terms.clone().sum::<f64>();
+                            let size: f64 = 0.25 + terms.map(f64::abs).sum::<f64>();
+                            let off = (f64::from(out[e]) - exact).abs();
+                            assert!(off <= tolerance * size, "{format:?} {level} {c},{e}");
+                        }
+                        assert_eq!(out[n], 0.25);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A block as llama.cpp's reference writes it, number by number.
+fn q8_0(x: &[f32; 32]) -> Vec<u8> {
+    let greatest = x.iter().fold(0.0, |found: f32, x| if x.abs() > found { x.abs() } else { found });
+    let d = greatest / 127.0;
+    let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
+    let numbers = x.iter().map(|x| ((x * inverse).round() as i8).cast_unsigned());
+    f16::from_f32(d).to_le_bytes().into_iter().chain(numbers).collect()
+}
+
+#[test]
+fn blocks_are_those_of_the_format() {
+    let mut noise = Noise(17);
+    let mut x: Vec<f32> = (0..32 * 50).map(|_| noise.float()).collect();
+    x[..32].fill(0.0);
+    for (i, x) in x[32..160].iter_mut().enumerate() {
+        // Halves of steps, which go away from zero; and blocks so small that their scale is none.
+        *x = if i < 64 { (i as f32 - 31.5) * 2.0 + 64.0 } else { 1e-30 * i as f32 };
+    }
+    (x[170], x[210], x[240]) = (65504.0 * 127.0, f32::NAN, f32::NEG_INFINITY);
+    // So small that nothing divides by their scale.
+    x[320..352].iter_mut().for_each(|x| *x *= 1e-38);
+    let expected: Vec<u8> = x.as_chunks().0.iter().flat_map(q8_0).collect();
+    for level in Level::supported() {
+        let mut out = vec![0xa5_u8; 34 * 50 + 1];
+        let job = EncodeArgs { x: x.as_ptr(), out: out.as_mut_ptr(), n: x.len() as i64 };
+        // SAFETY: the argument struct describes the memory above.
+        unsafe { (table(level).encode)(&raw const job) };
+        assert_eq!(out.pop(), Some(0xa5));
+        assert_eq!(out, expected, "{level}");
+    }
+}
+
+/// A column of `n` copies of a group, quantised.
+fn rounded_rows(level: Level, group: &[f32; GROUP], n: usize) -> Vec<u8> {
+    let x = group.repeat(n);
+    let mut out = vec![0xa5_u8; activation_bytes(ActivationLayout::Int8Rows { group: GROUP }, 1, x.len())];
+    let (k, group) = (x.len() as i64, GROUP as i64);
+    let job = QuantiseArgs { x: x.as_ptr(), out: out.as_mut_ptr(), x_col: k, n_cols: 1, k, group };
+    // SAFETY: the argument struct describes the memory above.
+    unsafe { (table(level).quantise_int8_rows)(&raw const job) };
+    out
+}
+
+#[test]
+fn a_group_is_rounded_alike_alone_and_among_others() {
+    let mut noise = Noise(19);
+    let random: [f32; GROUP] = std::array::from_fn(|_| noise.float());
+    let mut groups = vec![random, [0.0; GROUP], [-1.5; GROUP], [1e-40; GROUP]];
+    for four in 0..GROUP / 4 {
+        for large in [3.0, -300.0, f32::INFINITY, f32::NAN] {
+            let mut group = random;
+            group[4 * four + four % 4] = large;
+            groups.push(group);
+        }
+    }
+    for (level, group) in Level::supported().flat_map(|level| groups.iter().map(move |group| (level, group)))
+    {
+        let (alone, five) = (rounded_rows(level, group, 1), rounded_rows(level, group, 5));
+        let (alone, five) = (Int8Row::new(&alone, GROUP), Int8Row::new(&five, 5 * GROUP));
+        for i in 0..5 {
+            // Levels of 512 bits have bytes, and all else in tails.
+            if table(level).int8_gemv.is_some() {
+                assert_eq!(five.wide[32 * i..][..32], alone.wide[..32], "{level} {group:?} {i}");
+                assert_eq!(five.tails[32 * i..][..32], alone.tails[..32], "{level} {group:?} {i}");
+                continue;
+            }
+            assert_eq!(five.scale(i).to_bits(), alone.scale(0).to_bits(), "{level} {group:?} {i}");
+            assert_eq!(five.sum(i).to_bits(), alone.sum(0).to_bits(), "{level} {group:?} {i}");
+            assert_eq!(five.wide(i), alone.wide(0), "{level} {group:?} {i}");
+        }
+    }
+}
