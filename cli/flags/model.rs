@@ -155,8 +155,7 @@ impl ModelFlags {
         is_quiet: bool,
     ) -> Result<Opened, String> {
         let device = DeviceFlags { device: device.to_owned(), ..self.device.clone() };
-        let run = Run { adapters: self.adapters.adapters()?, ..device.run() };
-        open_as(&run, Purpose::Text, name, &mut Progress::new(1), is_quiet)
+        open_as(&self.run_on(&device)?, Purpose::Text, name, &mut Progress::new(1), is_quiet)
     }
 
     fn open_as(
@@ -166,8 +165,11 @@ impl ModelFlags {
         progress: &mut Progress,
         is_quiet: bool,
     ) -> Result<Opened, String> {
-        let run = Run { adapters: self.adapters.adapters()?, ..self.device.run() };
-        open_as(&run, purpose, name, progress, is_quiet)
+        open_as(&self.run_on(&self.device)?, purpose, name, progress, is_quiet)
+    }
+
+    fn run_on(&self, device: &DeviceFlags) -> Result<Run, String> {
+        Ok(Run { adapters: self.adapters.adapters()?, ..device.run() })
     }
 }
 
