@@ -23,8 +23,7 @@ use crate::endpoints::anthropic;
 use crate::endpoints::embeddings;
 use crate::endpoints::native;
 use crate::endpoints::ollama;
-use crate::endpoints::openai_chat;
-use crate::endpoints::openai_completions;
+use crate::endpoints::openai;
 use crate::endpoints::rerank;
 use crate::endpoints::responses;
 use crate::http::ids;
@@ -201,11 +200,11 @@ impl Gate {
         match path.as_str() {
             "/v1/chat/completions" => {
                 let (app, request) = self.asked(request).await?;
-                openai_chat::answer(app, request).await
+                openai::chat::answer(app, request).await
             }
             "/v1/completions" => {
                 let (app, request) = self.asked(request).await?;
-                openai_completions::answer(app, request).await
+                openai::completions::answer(app, request).await
             }
             "/v1/responses" => {
                 let (app, request) = self.asked(request).await?;

@@ -12,7 +12,7 @@ use crate::app::{App, Request, blocking};
 use crate::ask::{Answering, Ask, Told};
 use crate::endpoints::chat::Conversation;
 use crate::endpoints::messages;
-use crate::endpoints::openai_chat::Whole;
+use crate::endpoints::openai::chat::Whole;
 use crate::endpoints::params::{checked_stops, deadline, effort_variables, push_tool, response_format, tool};
 use crate::http::fields::{Fields, kind};
 use crate::http::frames::{Frames, Framing, stream};

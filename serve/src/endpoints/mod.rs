@@ -5,8 +5,8 @@
 //!
 //! | file | paths |
 //! |---|---|
-//! | `openai_chat.rs` | `/v1/chat/completions` |
-//! | `openai_completions.rs` | `/v1/completions` |
+//! | `openai/chat.rs` | `/v1/chat/completions` |
+//! | `openai/completions.rs` | `/v1/completions` |
 //! | `responses.rs` | `/v1/responses`; nothing is stored |
 //! | `embeddings.rs` | `/v1/embeddings` |
 //! | `rerank.rs` | `/v1/rerank` |
@@ -20,8 +20,7 @@ pub(crate) mod embeddings;
 pub(crate) mod messages;
 pub(crate) mod native;
 pub(crate) mod ollama;
-pub(crate) mod openai_chat;
-pub(crate) mod openai_completions;
+pub(crate) mod openai;
 pub(crate) mod params;
 pub(crate) mod rerank;
 pub(crate) mod responses;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::app::{App, Listed, Request, Stage, blocking};
 use crate::ask::Ask;
-use crate::endpoints::openai_chat;
+use crate::endpoints::openai;
 use crate::endpoints::params;
 use crate::http::fields::{Fields, to_integer};
 use crate::http::page;
@@ -203,9 +203,9 @@ async fn rendered(app: &App, request: Request) -> Result<(Arc<crate::model::Serv
     let mut fields = Fields::new(request.body, "")?;
     let served = app.models.get(fields.string("model")?.as_deref()).await?;
     params::openai(&mut fields, &served, &mut Ask::default())?;
-    openai_chat::max_tokens(&mut fields, 1)?;
+    openai::chat::max_tokens(&mut fields, 1)?;
     fields.ignore(&["stream", "stream_options", "logprobs", "top_logprobs"]);
-    let conversation = openai_chat::conversation(&mut fields)?;
+    let conversation = openai::chat::conversation(&mut fields)?;
     fields.finish()?;
     let prompt = blocking(&served, move |served| conversation.text(served)).await?;
     Ok((served, prompt))

@@ -13,7 +13,7 @@ use crate::app::{App, Listed, Request, blocking};
 use crate::ask::{Answering, Ask, Told};
 use crate::endpoints::chat::Conversation;
 use crate::endpoints::messages;
-use crate::endpoints::openai_chat::{Whole, scores};
+use crate::endpoints::openai::chat::{Whole, scores};
 use crate::endpoints::params::{checked_stops, deadline, tools};
 use crate::grammar::Grammar;
 use crate::http::fields::{Fields, kind};

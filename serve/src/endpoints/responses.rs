@@ -12,7 +12,7 @@ use crate::app::{App, Request, blocking};
 use crate::ask::{Answering, Ask, Told};
 use crate::endpoints::chat::Conversation;
 use crate::endpoints::messages;
-use crate::endpoints::openai_chat;
+use crate::endpoints::openai;
 use crate::endpoints::params;
 use crate::http::fields::{Fields, kind};
 use crate::http::frames::{Frames, Framing, stream};
@@ -313,7 +313,7 @@ impl Output<'_> {
 
     fn scores(&self, scores: &[Scored]) -> Value {
         if self.shows_scores {
-            openai_chat::scores(scores, self.served)["content"].clone()
+            openai::chat::scores(scores, self.served)["content"].clone()
         } else {
             json!([])
         }

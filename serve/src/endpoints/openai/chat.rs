@@ -6,33 +6,22 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::answer::{Piece, Reason};
+use crate::answer::Piece;
 use crate::app::{App, Request, blocking};
 use crate::ask::{Answering, Ask, Told};
 use crate::endpoints::chat::Conversation;
 use crate::endpoints::messages;
+use crate::endpoints::openai::choices::{Kind, Shown, insert_reason};
 use crate::endpoints::params;
 use crate::http::fields::Fields;
 use crate::http::frames::{Frames, Framing, stream};
 use crate::http::ids;
 use crate::http::problem::{Dialect, Problem};
 use crate::http::reply::{self, Response};
-use crate::model;
 use crate::model::Served;
 use crate::sampling::Scored;
 
-/// What the answer shows beside its text.
-#[derive(Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "switches of a request, each with its own name there")]
-struct Shown {
-    model: String,
-    id: String,
-    created: u64,
-    includes_usage: bool,
-    continuous_usage: bool,
-    timings: bool,
-    scores: bool,
-}
+const KIND: Kind = Kind { prefix: "chatcmpl-", whole: "chat.completion", chunk: "chat.completion.chunk" };
 
 /// The conversation of a body, and what is left of its fields.
 ///
@@ -84,7 +73,8 @@ pub(crate) async fn answer(app: Arc<App>, request: Request) -> Result<Response, 
     fields.refuse("echo", &[json!(false)], "it is for /v1/completions")?;
     fields.refuse("prompt_logprobs", &[json!(0)], "it is for /v1/completions, with echo")?;
     let is_stream = fields.bool("stream")?.unwrap_or(false);
-    let shown = shown(&mut fields, &app, &served, name, is_stream, wants_scores, "chatcmpl-")?;
+    let name = name.unwrap_or_else(|| served.name.clone());
+    let shown = Shown::take(&mut fields, KIND, &app, &name, is_stream)?;
     let conversation = conversation(&mut fields)?;
     fields.finish()?;
     ask.deadline = params::deadline(&request.headers, app.settings.timeout)?;
@@ -95,7 +85,7 @@ pub(crate) async fn answer(app: Arc<App>, request: Request) -> Result<Response, 
     .await?;
     if is_stream {
         return stream(Framing::Data, Dialect::OpenAi, |frames| async move {
-            chunks(&frames, &served, ask, &shown).await
+            chunks(&frames, &served, ask, &shown, wants_scores).await
         })
         .await;
     }
@@ -114,25 +104,13 @@ pub(crate) async fn answer(app: Arc<App>, request: Request) -> Result<Response, 
             let mut choice = Map::new();
             choice.insert("index".to_owned(), index.into());
             choice.insert("message".to_owned(), whole.message(app.settings.shows_reasoning));
-            let scores = if shown.scores { scores(&whole.scores, &served) } else { Value::Null };
+            let scores = if wants_scores { scores(&whole.scores, &served) } else { Value::Null };
             choice.insert("logprobs".to_owned(), scores);
             insert_reason(&mut choice, reader.reason.as_ref());
             Value::Object(choice)
         })
         .collect();
-    let mut body = json!({
-        "id": shown.id,
-        "object": "chat.completion",
-        "created": shown.created,
-        "model": shown.model,
-        "system_fingerprint": served.fingerprint(),
-        "choices": choices,
-        "usage": answering.usage(),
-    });
-    if shown.timings {
-        body["timings"] = answering.timings();
-    }
-    Ok(reply::json(&body))
+    Ok(reply::json(&shown.whole(&served, &answering, choices)))
 }
 
 /// `max_completion_tokens`, or `max_tokens`.
@@ -140,44 +118,6 @@ pub(crate) fn max_tokens(fields: &mut Fields, least: i64) -> Result<Option<usize
     let usual = fields.integer("max_tokens", least..=i64::MAX)?;
     let newer = fields.integer("max_completion_tokens", least..=i64::MAX)?;
     Ok(newer.or(usual).map(|n| n as usize))
-}
-
-/// Takes what a request says of the form of its answer.
-fn shown(
-    fields: &mut Fields,
-    app: &App,
-    served: &Served,
-    name: Option<String>,
-    is_stream: bool,
-    scores: bool,
-    prefix: &str,
-) -> Result<Shown, Problem> {
-    let (includes_usage, continuous_usage) = stream_options(fields, is_stream)?;
-    Ok(Shown {
-        model: name.unwrap_or_else(|| served.name.clone()),
-        id: ids::name(prefix),
-        created: model::now(),
-        includes_usage,
-        continuous_usage,
-        timings: fields.bool("timings_per_token")?.unwrap_or(app.settings.shows_timings),
-        scores,
-    })
-}
-
-/// Whether usage is sent at the end, and with each chunk.
-///
-/// # Errors
-/// Where there are options without a stream.
-pub(crate) fn stream_options(fields: &mut Fields, is_stream: bool) -> Result<(bool, bool), Problem> {
-    let Some(mut options) = fields.fields("stream_options")? else { return Ok((false, false)) };
-    if !is_stream {
-        return Err(Problem::field("stream_options", "it needs stream: true"));
-    }
-    let usage = options.bool("include_usage")?.unwrap_or(false);
-    let continuous = options.bool("continuous_usage_stats")?.unwrap_or(false);
-    options.bool("include_obfuscation")?;
-    options.finish()?;
-    Ok((usage, continuous))
 }
 
 /// A choice as a whole.
@@ -237,18 +177,6 @@ impl Whole {
     }
 }
 
-/// The end of a choice: OpenAI's reason, and vLLM's.
-pub(crate) fn insert_reason(choice: &mut Map<String, Value>, reason: Option<&Reason>) {
-    let name = reason.map_or("stop", Reason::openai);
-    choice.insert("finish_reason".to_owned(), name.into());
-    let stop = match reason {
-        Some(Reason::StopText(text)) => Value::from(text.as_str()),
-        Some(Reason::StopToken(id)) => Value::from(*id),
-        _ => Value::Null,
-    };
-    choice.insert("stop_reason".to_owned(), stop);
-}
-
 /// Log-probabilities in the form of chat.
 pub(crate) fn scores(scores: &[Scored], served: &Served) -> Value {
     let entry = |id: u32, logprob: f32| {
@@ -264,23 +192,18 @@ pub(crate) fn scores(scores: &[Scored], served: &Served) -> Value {
 }
 
 /// The chunks of a stream.
-async fn chunks(frames: &Frames, served: &Served, ask: Ask, shown: &Shown) -> Result<(), Problem> {
+async fn chunks(
+    frames: &Frames,
+    served: &Served,
+    ask: Ask,
+    shown: &Shown,
+    wants_scores: bool,
+) -> Result<(), Problem> {
     let mut answering = Answering::submit(served, ask)?;
     let mut has_role = vec![false; answering.readers.len()];
-    let base = json!({
-        "id": shown.id,
-        "object": "chat.completion.chunk",
-        "created": shown.created,
-        "model": shown.model,
-        "system_fingerprint": served.fingerprint(),
-    });
-    let chunk = |choices: Value, usage: Option<Value>| {
-        let mut chunk = base.clone();
-        chunk["choices"] = choices;
-        if shown.includes_usage || shown.continuous_usage {
-            chunk["usage"] = usage.unwrap_or_default();
-        }
-        chunk
+    let choice = |index: usize, delta: Value, logprobs: Value| {
+        let fields = [("index", index.into()), ("delta", delta), ("logprobs", logprobs)];
+        fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<Map<String, Value>>()
     };
     while let Some(told) = frames.wait(answering.next()).await? {
         let (index, delta, logprobs, is_end) = match told {
@@ -291,10 +214,10 @@ async fn chunks(frames: &Frames, served: &Served, ask: Ask, shown: &Shown) -> Re
                 let mut logprobs = Value::Null;
                 let delta = match piece {
                     Piece::Text(text, found) => {
-                        if shown.scores {
+                        if wants_scores {
                             logprobs = scores(&found, served);
                         }
-                        if text.is_empty() && !shown.scores {
+                        if text.is_empty() && !wants_scores {
                             continue;
                         }
                         json!({ "content": text })
@@ -313,37 +236,17 @@ async fn chunks(frames: &Frames, served: &Served, ask: Ask, shown: &Shown) -> Re
                 (index, Some(delta), logprobs, false)
             }
         };
-        let usage = shown.continuous_usage.then(|| answering.usage());
         if !has_role[index] {
             // The role comes with the first token, so that a failure before it is still a status.
             if delta.is_none() {
                 continue;
             }
             has_role[index] = true;
-            let first = json!([{
-                "index": index,
-                "delta": { "role": "assistant", "content": "" },
-                "logprobs": null,
-                "finish_reason": null,
-            }]);
-            frames.send(&chunk(first, usage.clone())).await?;
+            let first = choice(index, json!({ "role": "assistant", "content": "" }), Value::Null);
+            shown.send(frames, served, &answering, first, false).await?;
         }
-        let mut choice = Map::new();
-        choice.insert("index".to_owned(), index.into());
-        choice.insert("delta".to_owned(), delta.unwrap_or_default());
-        choice.insert("logprobs".to_owned(), logprobs);
-        choice.insert("finish_reason".to_owned(), Value::Null);
-        if is_end {
-            insert_reason(&mut choice, answering.readers[index].reason.as_ref());
-        }
-        let mut whole = chunk(json!([choice]), usage);
-        if is_end && shown.timings {
-            whole["timings"] = answering.timings();
-        }
-        frames.send(&whole).await?;
+        let next = choice(index, delta.unwrap_or_default(), logprobs);
+        shown.send(frames, served, &answering, next, is_end).await?;
     }
-    if shown.includes_usage {
-        frames.send(&chunk(json!([]), Some(answering.usage()))).await?;
-    }
-    frames.done().await
+    shown.end(frames, served, &answering).await
 }

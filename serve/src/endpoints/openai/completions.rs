@@ -9,29 +9,23 @@ use serde_json::{Map, Value, json};
 use crate::answer::Piece;
 use crate::app::{App, Request, blocking};
 use crate::ask::{Answering, Ask, Told};
-use crate::endpoints::openai_chat::{insert_reason, max_tokens, stream_options};
+use crate::endpoints::openai::chat::max_tokens;
+use crate::endpoints::openai::choices::{Kind, Shown, insert_reason};
 use crate::endpoints::params;
 use crate::http::fields::{Fields, to_integer};
 use crate::http::frames::{Frames, Framing, stream};
-use crate::http::ids;
 use crate::http::problem::{Dialect, Problem};
 use crate::http::reply::{self, Response};
-use crate::model;
 use crate::model::Served;
 use crate::sampling::Scored;
 
 /// The most prompts of a request.
 const MAX_PROMPTS: usize = 1024;
 
-/// What the answer shows.
-#[expect(clippy::struct_excessive_bools, reason = "switches of a request, each with its own name there")]
-struct Shown {
-    model: String,
-    id: String,
-    created: u64,
-    includes_usage: bool,
-    continuous_usage: bool,
-    timings: bool,
+const KIND: Kind = Kind { prefix: "cmpl-", whole: "text_completion", chunk: "text_completion" };
+
+/// What a choice shows beside what was generated.
+struct Beside {
     /// Whether there are log-probabilities.
     scores: bool,
     /// The texts before the answers, by prompt.
@@ -159,20 +153,14 @@ pub(crate) async fn answer(app: Arc<App>, request: Request) -> Result<Response, 
     }
     fields.refuse("tools", &[json!([])], "it is for /v1/chat/completions")?;
     let is_stream = fields.bool("stream")?.unwrap_or(false);
-    let (includes_usage, continuous_usage) = stream_options(&mut fields, is_stream)?;
-    let timings = fields.bool("timings_per_token")?.unwrap_or(app.settings.shows_timings);
+    let name = name.unwrap_or_else(|| served.name.clone());
+    let shown = Shown::take(&mut fields, KIND, &app, &name, is_stream)?;
     let prompt =
         fields.take("prompt").ok_or_else(|| Problem::field("prompt", "expected a prompt, found none"))?;
     fields.finish()?;
     ask.deadline = params::deadline(&request.headers, app.settings.timeout)?;
     ask.prompts = blocking(&served, move |served| prompts(&prompt, served)).await?;
-    let shown = Shown {
-        model: name.unwrap_or_else(|| served.name.clone()),
-        id: ids::name("cmpl-"),
-        created: model::now(),
-        includes_usage,
-        continuous_usage,
-        timings,
+    let beside = Beside {
         scores: scores.is_some(),
         echoes: echoes
             .then(|| ask.prompts.iter().map(|prompt| served.tokenizer.decode(prompt, true)).collect()),
@@ -180,17 +168,17 @@ pub(crate) async fn answer(app: Arc<App>, request: Request) -> Result<Response, 
     };
     if is_stream {
         return stream(Framing::Data, Dialect::OpenAi, |frames| async move {
-            chunks(&frames, &served, ask, &shown).await
+            chunks(&frames, &served, ask, &shown, &beside).await
         })
         .await;
     }
-    whole(&served, ask, &shown).await
+    whole(&served, ask, &shown, &beside).await
 }
 
-async fn whole(served: &Served, ask: Ask, shown: &Shown) -> Result<Response, Problem> {
+async fn whole(served: &Served, ask: Ask, shown: &Shown, beside: &Beside) -> Result<Response, Problem> {
     let mut answering = Answering::submit(served, ask)?;
     let n_choices = answering.readers.len();
-    let mut texts: Vec<String> = (0..n_choices).map(|choice| echo(shown, choice)).collect();
+    let mut texts: Vec<String> = (0..n_choices).map(|choice| beside.echo(choice)).collect();
     let mut scores: Vec<Scores> = texts.iter().map(|_| Scores::default()).collect();
     while let Some(told) = answering.next().await? {
         match told {
@@ -206,58 +194,39 @@ async fn whole(served: &Served, ask: Ask, shown: &Shown) -> Result<Response, Pro
         let mut choice = Map::new();
         choice.insert("index".to_owned(), index.into());
         choice.insert("text".to_owned(), std::mem::take(&mut texts[index]).into());
-        let found = if shown.scores { scores[index].take() } else { Value::Null };
+        let found = if beside.scores { scores[index].take() } else { Value::Null };
         choice.insert("logprobs".to_owned(), found);
         insert_reason(&mut choice, answering.readers[index].reason.as_ref());
         Value::Object(choice)
     };
     let choices: Vec<Value> = (0..n_choices).map(choice).collect();
-    let mut body = json!({
-        "id": shown.id,
-        "object": "text_completion",
-        "created": shown.created,
-        "model": shown.model,
-        "system_fingerprint": served.fingerprint(),
-        "choices": choices,
-        "usage": answering.usage(),
-    });
-    if shown.timings {
-        body["timings"] = answering.timings();
+    Ok(reply::json(&shown.whole(served, &answering, choices)))
+}
+
+impl Beside {
+    /// The text before an answer.
+    fn echo(&self, choice: usize) -> String {
+        self.echoes.as_ref().map_or_else(String::new, |echoes| echoes[choice / self.n].clone())
     }
-    Ok(reply::json(&body))
 }
 
-/// The text before an answer.
-fn echo(shown: &Shown, choice: usize) -> String {
-    shown.echoes.as_ref().map_or_else(String::new, |echoes| echoes[choice / shown.n].clone())
-}
-
-async fn chunks(frames: &Frames, served: &Served, ask: Ask, shown: &Shown) -> Result<(), Problem> {
+async fn chunks(
+    frames: &Frames,
+    served: &Served,
+    ask: Ask,
+    shown: &Shown,
+    beside: &Beside,
+) -> Result<(), Problem> {
     let mut answering = Answering::submit(served, ask)?;
     let mut scores: Vec<Scores> = answering.readers.iter().map(|_| Scores::default()).collect();
-    let base = json!({
-        "id": shown.id,
-        "object": "text_completion",
-        "created": shown.created,
-        "model": shown.model,
-        "system_fingerprint": served.fingerprint(),
-    });
-    let chunk = |choices: Value, usage: Option<Value>| {
-        let mut chunk = base.clone();
-        chunk["choices"] = choices;
-        if shown.includes_usage || shown.continuous_usage {
-            chunk["usage"] = usage.unwrap_or_default();
-        }
-        chunk
-    };
     while let Some(told) = frames.wait(answering.next()).await? {
         let (index, text, is_end) = match told {
-            Told::Started(index) if shown.echoes.is_some() && !shown.scores => {
-                (index, echo(shown, index), false)
+            Told::Started(index) if beside.echoes.is_some() && !beside.scores => {
+                (index, beside.echo(index), false)
             }
             Told::Prompt(index, found) => {
                 scores[index].extend(&found, served);
-                (index, echo(shown, index), false)
+                (index, beside.echo(index), false)
             }
             Told::Piece(index, Piece::Text(text, found)) => {
                 scores[index].extend(&found, served);
@@ -269,21 +238,9 @@ async fn chunks(frames: &Frames, served: &Served, ask: Ask, shown: &Shown) -> Re
         let mut choice = Map::new();
         choice.insert("index".to_owned(), index.into());
         choice.insert("text".to_owned(), text.into());
-        let found = if shown.scores && !is_end { scores[index].take() } else { Value::Null };
+        let found = if beside.scores && !is_end { scores[index].take() } else { Value::Null };
         choice.insert("logprobs".to_owned(), found);
-        choice.insert("finish_reason".to_owned(), Value::Null);
-        if is_end {
-            insert_reason(&mut choice, answering.readers[index].reason.as_ref());
-        }
-        let usage = shown.continuous_usage.then(|| answering.usage());
-        let mut whole = chunk(json!([choice]), usage);
-        if is_end && shown.timings {
-            whole["timings"] = answering.timings();
-        }
-        frames.send(&whole).await?;
+        shown.send(frames, served, &answering, choice, is_end).await?;
     }
-    if shown.includes_usage {
-        frames.send(&chunk(json!([]), Some(answering.usage()))).await?;
-    }
-    frames.done().await
+    shown.end(frames, served, &answering).await
 }
