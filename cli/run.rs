@@ -297,7 +297,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let mut progress = Progress::new(3);
     let start = Instant::now();
     let mut opened = arguments.model.open(name, &mut progress, arguments.is_json())?;
-    opened.evict = arguments.evict.sliding();
+    opened.evict = arguments.evict.evict();
     let context = opened.context(arguments.context)?;
     let chat = open_chat(&opened, arguments.chat.chat)?;
     let task = arguments.task(wanted, name.is_none(), chat.is_some())?;

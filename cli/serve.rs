@@ -195,7 +195,7 @@ fn settings(arguments: &Arguments) -> Result<Settings, String> {
         threads: arguments.threads,
         context: arguments.context,
         kv_pool: arguments.kv_pool.pool(),
-        evict: arguments.evict.sliding(),
+        evict: arguments.evict.evict(),
         adapters,
         ..arguments.device.run()
     };

@@ -201,12 +201,17 @@ impl Engine {
         Ok(self.runtime.tokens(sequence.0)?)
     }
 
-    /// Whether sequences drop tokens, so that they have no end.
+    /// Whether sequences drop tokens.
     pub fn evicts(&self) -> bool {
         self.runtime.evicts()
     }
 
-    /// How many of `n` tokens a step should extend a sequence by: all, or a page of them where tokens are dropped.
+    /// The most tokens of a sequence, those that it dropped among them.
+    pub fn longest(&self) -> usize {
+        self.runtime.longest()
+    }
+
+    /// How many of `n` tokens a step should extend a sequence by: all, or a part of them where tokens are dropped.
     ///
     /// # Errors
     /// Where there is no such sequence.

@@ -7,7 +7,7 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::sync::Barrier;
+use std::sync::{Barrier, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -97,9 +97,18 @@ pub fn memory() -> Option<(u64, u64)> {
     Some((kib_field(&text, "MemTotal")?, kib_field(&text, "MemAvailable")?))
 }
 
-/// Bytes of memory that are available.
+/// Bytes of memory that are available, or were so a moment ago: the system takes longer to tell than a step may wait.
 pub fn available_memory() -> Option<u64> {
-    memory().map(|(_, available)| available)
+    static TOLD: Mutex<Option<(Instant, Option<u64>)>> = Mutex::new(None);
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((at, available)) = *told
+        && at.elapsed() < MOMENT
+    {
+        return available;
+    }
+    let available = memory().map(|(_, available)| available);
+    *told = Some((Instant::now(), available));
+    available
 }
 
 /// The peak resident set size of this process in bytes, mapped files included.

@@ -68,7 +68,7 @@ pub use fusebox_runtime::session::Session;
 pub use fusebox_runtime::session::kin::Kin;
 pub use fusebox_runtime::{files, weights};
 pub use model::Model;
-pub use open::run::{KvPool, Run, Sliding};
+pub use open::run::{Evict, KvPool, Policy, Run};
 pub use program::Program;
 pub use writer::{Embedder, Writer};
 

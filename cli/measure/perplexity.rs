@@ -8,15 +8,16 @@
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use fusebox::Session;
 use fusebox::files;
 use fusebox::nn::embed::Scored;
 use fusebox::open::{Opened, n_threads};
 use fusebox::sample;
 use fusebox::tokenizer::Tokenizer;
+use fusebox::{Policy, Session};
 use serde_json::{Value, json};
 
 use crate::flags::evict::EvictFlags;
@@ -36,6 +37,8 @@ const MAGIC: &[u8] = b"_logits_";
 const DEPTH: f32 = 16.0;
 /// Steps of a probability that is kept.
 const STEPS: f32 = 65535.0;
+/// Tokens of a step behind a prompt, where what is dropped is chosen between steps.
+const STEP: usize = 16;
 /// Numbers of 16 bits in front of those of the tokens: the step and the least, in 32 bits each.
 const N_HEAD: usize = 4;
 
@@ -67,6 +70,15 @@ pub(crate) struct Arguments {
     /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
+}
+
+/// How a chunk is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reading {
+    /// In one go.
+    Whole,
+    /// Its first half as a prompt, and what follows in short steps.
+    Prompt,
 }
 
 /// A sum, and that of squares.
@@ -122,7 +134,8 @@ impl Estimate {
         for chunk in chunks {
             progress.begin("scoring the text");
             let mut scoring = Scoring { own: &mut own, compared: &mut compared, base: None, save: None };
-            score_chunk(&mut session, chunk, bos, &mut scoring).map_err(|error| opened.in_model(error))?;
+            score_chunk(&mut session, chunk, bos, Reading::Whole, &mut scoring)
+                .map_err(|error| opened.in_model(error))?;
         }
         Ok(own.into())
     }
@@ -195,7 +208,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         return Err("--chunks is 0, expected at least 1".to_owned());
     }
     progress.begin("compiling");
-    opened.evict = arguments.evict.sliding();
+    opened.evict = arguments.evict.evict();
+    // After a prompt each head chooses its rows, and goes on with these.
+    let chooses = opened.evict.is_some_and(|evict| evict.policy == Policy::SnapKv);
+    let reading = if chooses { Reading::Prompt } else { Reading::Whole };
     // A sequence that drops tokens may be longer than the context.
     let most = if opened.evict.is_some() { opened.model.config.context } else { usize::MAX };
     let range = opened.context(Some(context.min(most)))?;
@@ -218,7 +234,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         let mut scored =
             Scoring { own: &mut own, compared: &mut compared, base: base.as_mut(), save: save.as_mut() };
         let tokens = &tokens[chunk * context..(chunk + 1) * context];
-        score_chunk(&mut session, tokens, bos, &mut scored).map_err(|error| opened.in_model(error))?;
+        score_chunk(&mut session, tokens, bos, reading, &mut scored)
+            .map_err(|error| opened.in_model(error))?;
         if !arguments.json {
             let _ = output::stream(&format!("[{}]{:.4},", chunk + 1, own.mean().exp()));
         }
@@ -273,6 +290,7 @@ fn score_chunk(
     session: &mut Session,
     tokens: &[u32],
     bos: Option<u32>,
+    reading: Reading,
     scoring: &mut Scoring<'_>,
 ) -> Result<(), String> {
     let first = tokens.len() / 2;
@@ -289,7 +307,13 @@ fn score_chunk(
         }
         position += 1;
     };
-    session.score(&fed, &mut each).map_err(|error| error.to_string())?;
+    let (prompt, step) = match reading {
+        Reading::Whole => (fed.len(), fed.len()),
+        Reading::Prompt => (first, STEP),
+    };
+    for part in iter::once(&fed[..prompt]).chain(fed[prompt..].chunks(step)) {
+        session.score(part, &mut each).map_err(|error| error.to_string())?;
+    }
     fault.map_or(Ok(()), Err)
 }
 

@@ -730,6 +730,31 @@ impl Config {
         self.blocks.iter().all(|block| !matches!(&block.mixer, Mixer::Grouped(own) if !own.is_causal))
     }
 
+    /// Why rows of the KV cache cannot be kept by the attention that they get, each head its own; nothing where they
+    /// can.
+    pub(crate) fn fixes_rows(&self) -> Option<String> {
+        let of_heads = |own: &Grouped| match own {
+            own if own.window.is_some() => {
+                Some("has a window, which counts rows, and rows that are chosen are not side by side")
+            }
+            own if own.alibi.is_some() => {
+                Some("has ALiBi, which counts rows, and rows that are chosen are not side by side")
+            }
+            own if own.shares.is_some() => Some("reads the rows that another block chooses"),
+            own if !own.is_causal => Some("sees tokens that follow"),
+            _ => None,
+        };
+        let fault = |mixer: &Mixer| match mixer {
+            Mixer::Grouped(own) => of_heads(own),
+            Mixer::Latent(_) | Mixer::None => None,
+            Mixer::Delta(_) | Mixer::StateSpace(_) | Mixer::Beside(_) | Mixer::ShortConv(_) => {
+                Some("has a state of all tokens, of which none can be dropped")
+            }
+        };
+        let mut faults = self.blocks.iter().map(|block| fault(&block.mixer)).enumerate();
+        faults.find_map(|(layer, fault)| Some(format!("block {layer} {}", fault?)))
+    }
+
     /// The most tokens that a step of a prefill should take: the closed form of a recurrent mixer grows with their
     /// cube.
     pub fn most_tokens(&self) -> usize {

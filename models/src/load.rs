@@ -88,6 +88,8 @@ pub struct Settings {
     pub scored: Scored,
     /// Whether a step may score every one of its tokens, to verify a draft or to rate a text.
     pub scores_every: bool,
+    /// How many of the last tokens of a sequence say which rows of the KV cache it keeps; 0 where none are chosen.
+    pub observed: usize,
 }
 
 impl Settings {
@@ -100,7 +102,7 @@ impl Settings {
     pub fn of_batch(batch: usize, context: usize, chunk: usize, cache: Format, scored: Scored) -> Self {
         let one = KvCache::of_one(context);
         let cache = KvCache { format: cache, n_pages: batch * one.n_pages, n_sequences: batch, ..one };
-        Self { context, chunk, batch, cache, scored, scores_every: false }
+        Self { context, chunk, batch, cache, scored, scores_every: false, observed: 0 }
     }
 }
 
@@ -368,10 +370,26 @@ impl Model {
             let graph = body.graph(&config, Step::of(class), entry, scored)?;
             cache.program(&graph, &options)
         };
+        if settings.observed > 0 {
+            self.check_choosable()?;
+        }
         // Hidden vectors are of every token anyway.
         let has_logits = matches!(scored, Scored::Last | Scored::TopK(_));
         let most_scored = if settings.scores_every && has_logits { settings.chunk } else { 0 };
-        Ok(Programs::new(settings.chunk, most_scored, settings.batch, Box::new(compile)))
+        let programs = Programs::new(settings.chunk, most_scored, settings.batch, Box::new(compile));
+        Ok(programs.with_attention(settings.observed))
+    }
+
+    /// Refuses a model whose heads cannot keep rows of their own.
+    fn check_choosable(&self) -> Result<(), Error> {
+        let fault = if self.body.is_function() {
+            Some("its blocks are a function".to_owned())
+        } else {
+            self.config.fixes_rows()
+        };
+        let what = |fault| format!("rows of its KV cache cannot be chosen by attention: {fault}");
+        let path = sidecar::weights_path(self.checkpoint());
+        fault.map_or(Ok(()), |fault| Err(Error::input(path, Place::Whole, what(fault))))
     }
 
     /// A session with programs of these settings.

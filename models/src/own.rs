@@ -70,8 +70,15 @@ impl Body {
         from: Entry,
         scored: Scored,
     ) -> Result<Graph, Error> {
+        let tokens: Step = tokens.into();
+        if let Step::Attention(_) = tokens {
+            let m = Scope::new(config, &tokens);
+            self.results(&m, from);
+            let noted = m.attention();
+            return finish(&m, noted.iter());
+        }
         let Some(blocks) = &self.0 else { return part(config, tokens, config.n_layers(), from, scored) };
-        let m = Scope::new(config, &tokens.into());
+        let m = Scope::new(config, &tokens);
         let results = head(&m, &blocks(&m, entry(&m, from)), scored);
         let results: Vec<(&str, &Tensor)> = results.iter().map(|(name, result)| (*name, result)).collect();
         m.g.finish(&results)
@@ -90,16 +97,28 @@ impl Body {
         from: Entry,
     ) -> Result<Graph, Error> {
         let m = Scope::observing(config, &tokens.into());
-        let mut results = match &self.0 {
-            None => block::step(&m, config.n_layers(), from, Scored::Unnormed),
-            Some(blocks) => head(&m, &blocks(&m, entry(&m, from)), Scored::Unnormed),
-        };
-        let results: Vec<(String, Tensor)> =
-            results.drain(..).map(|(name, y)| (name.to_owned(), y)).collect();
+        let results = self.results(&m, from);
         let observed = m.observed();
-        let all = results.iter().chain(&observed).map(|(name, y)| (name.as_str(), y));
-        m.g.finish(&all.collect::<Vec<_>>())
+        finish(&m, results.iter().chain(&observed))
     }
+
+    /// Hidden states, by their name.
+    fn results(&self, m: &Scope<'_>, from: Entry) -> Vec<(String, Tensor)> {
+        let results = match &self.0 {
+            None => block::step(m, m.config.n_layers(), from, Scored::Unnormed),
+            Some(blocks) => head(m, &blocks(m, entry(m, from)), Scored::Unnormed),
+        };
+        results.into_iter().map(|(name, y)| (name.to_owned(), y)).collect()
+    }
+
+    /// Whether its blocks are a function, of which nothing is known.
+    pub(crate) fn is_function(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+fn finish<'r>(m: &Scope<'_>, results: impl Iterator<Item = &'r (String, Tensor)>) -> Result<Graph, Error> {
+    m.g.finish(&results.map(|(name, y)| (name.as_str(), y)).collect::<Vec<_>>())
 }
 
 /// Reads a decoder from a file.

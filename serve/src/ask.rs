@@ -149,7 +149,11 @@ impl<'a> Answering<'a> {
             if n_free == 0 && !(wants_none && prompt.len() == capacity.context) {
                 return Err(Problem::too_long(capacity.context, prompt.len()));
             }
-            let most = if capacity.slides { usize::MAX } else { n_free.max(usize::from(!wants_none)) };
+            let most = if capacity.slides() {
+                capacity.longest - prompt.len()
+            } else {
+                n_free.max(usize::from(!wants_none))
+            };
             let max_tokens = ask.max_tokens.unwrap_or(usize::MAX).min(most);
             for choice in 0..ask.n {
                 let mut sampling = ask.sampling.clone();

@@ -31,12 +31,12 @@ use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
 use fusebox_runtime::session::classes::{Class, Form, Programs};
 use fusebox_runtime::session::engine::{Engine, Limits};
-use fusebox_runtime::session::evict::Sliding as Policy;
+use fusebox_runtime::session::evict::{Sliding, SnapKv};
 
 use crate::devices::{Device, gpus};
 use crate::host;
 use crate::open::context::{ContextLimit, ContextRange, pages_fitting};
-use crate::open::run::{KvPool, Run, Sliding};
+use crate::open::run::{Evict, KvPool, Policy, Run};
 use crate::watch::{Event, Watch};
 
 pub mod context;
@@ -55,6 +55,8 @@ const MAX_THREADS: usize = 256;
 const USUAL_WINDOW: usize = 512;
 /// The shortest window: as many tokens as a draft may take back.
 const LEAST_WINDOW: usize = 32;
+/// How many of the last tokens choose what each head keeps.
+const OBSERVED: usize = 32;
 /// The most pages of a KV cache.
 const MAX_PAGES: usize = 1 << 20;
 /// Sizes of a prefill chunk, largest first: a smaller one is used where that leaves memory for a longer context.
@@ -102,7 +104,7 @@ pub struct Opened {
     /// How large the KV cache of an engine is, where that is stated.
     pub kv_pool: Option<KvPool>,
     /// Which tokens its sequences drop.
-    pub evict: Option<Sliding>,
+    pub evict: Option<Evict>,
     watch: Watch,
 }
 
@@ -198,9 +200,14 @@ impl Opened {
 
     /// The limit that a prompt is checked against.
     pub fn limit(&self, context: usize) -> ContextLimit {
-        // A sequence that drops tokens has no end.
-        let context = if self.evict.is_some() { i32::MAX as usize } else { context };
-        ContextLimit { context, model_max: self.model.config.context }
+        let model_max = self.model.config.context;
+        let context = match self.evict.map(|evict| evict.policy) {
+            None => context,
+            // Such a sequence has no end.
+            Some(Policy::Sliding) => i32::MAX as usize,
+            Some(Policy::SnapKv) => model_max,
+        };
+        ContextLimit { context, model_max }
     }
 
     /// A session of one sequence, with as much context as memory allows.
@@ -273,8 +280,8 @@ impl Opened {
         }
         let before = device.describe();
         let mut engine = self.model.start_engine(device, programs, &settings)?;
-        if let Some(sliding) = self.evict.filter(|_| matches!(scored, Scored::Last | Scored::TopK(_))) {
-            evict(&mut engine, sliding)?;
+        if let Some(evict) = self.evict.filter(|_| has_logits(scored)) {
+            set_eviction(&mut engine, evict, self.model.config.context)?;
         }
         // The device may have switched to another mode while it started.
         if engine.device() != before {
@@ -306,7 +313,9 @@ impl Opened {
         let max_chunk = if config.is_causal() { chunk.min(config.most_tokens()) } else { context };
         let settings = Settings::of_batch(batch, context, context.clamp(2, max_chunk), self.kv_type, scored);
         let n_guessed = if batch > 1 { (batch * self.n_guessed).min(MOST_IN_STEP) } else { 0 };
-        Settings { scores_every: self.scores_every, batch: batch + n_guessed, ..settings }
+        let chooses = has_logits(scored) && self.evict.is_some_and(|evict| evict.policy == Policy::SnapKv);
+        let observed = if chooses { OBSERVED } else { 0 };
+        Settings { scores_every: self.scores_every, batch: batch + n_guessed, observed, ..settings }
     }
 
     /// The chat template, if the model has one, with the time of now.
@@ -381,17 +390,25 @@ impl Opened {
     }
 }
 
-/// Has sequences drop tokens.
-fn evict(engine: &mut Engine, sliding: Sliding) -> Result<(), Error> {
-    let Sliding { keep_first, window, evict_below } = sliding;
+/// Whether a step returns logits: its sequences may be long.
+fn has_logits(scored: Scored) -> bool {
+    matches!(scored, Scored::Last | Scored::TopK(_))
+}
+
+/// Has sequences drop tokens; `longest` is how many the model was trained for.
+fn set_eviction(engine: &mut Engine, evict: Evict, longest: usize) -> Result<(), Error> {
+    let Evict { policy, keep_first, window, evict_below: below } = evict;
     let Limits { context, page_rows, .. } = engine.limits();
     let pages = |n: usize| n.div_ceil(page_rows).saturating_mul(page_rows);
     // A page is filled while another is dropped.
-    let beside = pages(keep_first).saturating_add(2 * page_rows);
+    let (beside, least_window) = match policy {
+        Policy::Sliding => (pages(keep_first).saturating_add(2 * page_rows), LEAST_WINDOW),
+        Policy::SnapKv => (2 * page_rows, keep_first.saturating_add(2 * OBSERVED)),
+    };
     let most = context.saturating_sub(beside) / page_rows * page_rows;
-    let window = window.unwrap_or(USUAL_WINDOW.min(most.max(LEAST_WINDOW)));
-    if window < LEAST_WINDOW {
-        let what = format!("its window is {window}, expected at least {LEAST_WINDOW}");
+    let window = window.unwrap_or(USUAL_WINDOW.min(most.max(least_window)));
+    if window < least_window {
+        let what = format!("its window is {window}, expected at least {least_window}");
         return Err(CompilerError::input("eviction", what).into());
     }
     let least = beside.saturating_add(pages(window));
@@ -401,8 +418,11 @@ fn evict(engine: &mut Engine, sliding: Sliding) -> Result<(), Error> {
         );
         return Err(CompilerError::input("eviction", what).into());
     }
-    let available = host::available_memory;
-    engine.set_eviction(Box::new(Policy { first: keep_first, window, below: evict_below, available }))
+    let (first, available) = (keep_first, host::available_memory);
+    engine.set_eviction(match policy {
+        Policy::Sliding => Box::new(Sliding { first, window, below, available }),
+        Policy::SnapKv => Box::new(SnapKv { first, observed: OBSERVED, window, longest, below, available }),
+    })
 }
 
 /// The device memory that programs need: that of the smallest and the largest of each form, as the others fit into the
@@ -410,7 +430,7 @@ fn evict(engine: &mut Engine, sliding: Sliding) -> Result<(), Error> {
 fn memory_needed(programs: &mut Programs) -> Result<Footprint, Error> {
     let classes = programs.classes();
     let last = |form| classes.iter().rposition(|class| class.form == form);
-    let largest: Vec<usize> = [Form::Run, Form::Scored, Form::Batch].into_iter().filter_map(last).collect();
+    let largest: Vec<usize> = Form::ALL.into_iter().filter_map(last).collect();
     let mut plans = vec![programs.program(0)?.plan.clone()];
     for class in largest {
         plans.push(programs.program(class)?.plan.clone());

@@ -19,21 +19,35 @@ pub enum KvPool {
     Pages(usize),
 }
 
-/// What is kept of a sequence that drops tokens, so that it goes on beyond its context (`StreamingLLM`): the first
-/// tokens, which attention needs as sinks, and a window over the last ones. Whole pages of 64 tokens are dropped.
+/// Which tokens a sequence drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sliding {
-    /// So many of the first tokens.
+pub enum Policy {
+    /// Whole pages of 64 tokens, so that it goes on beyond its context (`StreamingLLM`): the first tokens stay, which
+    /// attention needs as sinks, and a window over the last ones.
+    Sliding,
+    /// After a prompt each head keeps the rows that the last 32 tokens attend to most, beside the first and the last
+    /// (`SnapKV`). It ends where the model's context does.
+    SnapKv,
+}
+
+/// What is kept of a sequence that drops tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Evict {
+    /// Which tokens go.
+    pub policy: Policy,
+    /// So many of the first tokens stay.
     pub keep_first: usize,
-    /// So many of the last tokens; 512, or fewer where the context has no room for them.
+    /// So many of the last tokens stay, or with [`Policy::SnapKv`] so many in all; 512, or fewer where the context has
+    /// no room for them.
     pub window: Option<usize>,
     /// With less available memory than so many bytes a quarter of the tokens goes, whatever the window is.
     pub evict_below: u64,
 }
 
-impl Default for Sliding {
-    fn default() -> Self {
-        Self { keep_first: 4, window: None, evict_below: 256 << 20 }
+impl Evict {
+    /// A policy, with four first tokens and 256 MiB.
+    pub fn by(policy: Policy) -> Self {
+        Self { policy, keep_first: 4, window: None, evict_below: 256 << 20 }
     }
 }
 
@@ -65,8 +79,8 @@ pub struct Run {
     pub draft: Option<String>,
     /// When a chat fills its context, its oldest messages are forgotten; the system message stays.
     pub context_shift: bool,
-    /// Sequences drop tokens, so that they have no end.
-    pub evict: Option<Sliding>,
+    /// Sequences drop tokens.
+    pub evict: Option<Evict>,
     /// What is added to the model: LoRA adapters and control vectors, with their scales.
     pub adapters: Adapters,
     /// Rewrite rules of your own, tried after those of the compiler; [`check`](crate::rewrite::check) them first.

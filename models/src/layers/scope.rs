@@ -69,6 +69,8 @@ pub struct Scope<'a> {
     kept: RefCell<BTreeMap<usize, [Tensor; 2]>>,
     /// The squares of the inputs of projections, summed over tokens, where they are wanted.
     observed: Option<RefCell<Vec<(String, Tensor)>>>,
+    /// How much attention the rows of each block get, where that is wanted of tokens that are cached already.
+    attention: Option<RefCell<Vec<(String, Tensor)>>>,
 }
 
 /// What follows the name of experts for how many tokens selected each.
@@ -78,17 +80,20 @@ impl<'a> Scope<'a> {
     /// The scope of a step.
     pub(crate) fn new(config: &'a Config, step: &Step) -> Self {
         let g = Builder::new();
-        let (Step::Run(tokens) | Step::Scored(tokens) | Step::Batch(tokens)) = step;
+        let (Step::Run(tokens) | Step::Scored(tokens) | Step::Batch(tokens) | Step::Attention(tokens)) = step;
         let t = g.dim("t", tokens);
         let p = g.dim("p", pages(config));
         let input = |name: &str, dims: &[&Dim]| g.input(name, DType::I32, dims);
         let (slot, table) = match step {
-            Step::Run(_) | Step::Scored(_) => (input(inputs::SLOT, &[]), input(inputs::TABLE, &[&p])),
+            Step::Run(_) | Step::Scored(_) | Step::Attention(_) => {
+                (input(inputs::SLOT, &[]), input(inputs::TABLE, &[&p]))
+            }
             Step::Batch(_) => (input(inputs::SLOT, &[&t]), input(inputs::TABLE, &[&t, &p])),
         };
         Self {
             is_batch: matches!(step, Step::Batch(_)),
             is_scored: !matches!(step, Step::Run(_)),
+            attention: matches!(step, Step::Attention(_)).then(RefCell::default),
             positions: input(inputs::POSITIONS, &[&t]),
             page: input(inputs::PAGE, &[&t]),
             row: input(inputs::ROW, &[&t]),
@@ -117,6 +122,24 @@ impl<'a> Scope<'a> {
     /// What was noted: sums of squares over tokens, by the names of weights.
     pub(crate) fn observed(&self) -> Vec<(String, Tensor)> {
         self.observed.as_ref().map_or(Vec::new(), RefCell::take)
+    }
+
+    /// Whether the tokens of this step are in the KV cache already, and their attention is wanted.
+    pub(crate) fn wants_attention(&self) -> bool {
+        self.attention.is_some()
+    }
+
+    /// Notes how much attention the rows of this block get, `[p, r, …]`, of each head that has rows of its own.
+    #[track_caller]
+    pub(crate) fn note_attention(&self, attention: Tensor) {
+        if let Some(noted) = &self.attention {
+            noted.borrow_mut().push((self.g.qualified("attention"), attention));
+        }
+    }
+
+    /// What was noted, by the names of blocks.
+    pub(crate) fn attention(&self) -> Vec<(String, Tensor)> {
+        self.attention.as_ref().map_or(Vec::new(), RefCell::take)
     }
 
     /// Notes the input of a projection.

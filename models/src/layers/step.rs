@@ -15,6 +15,8 @@ pub enum Step {
     Scored(Sym),
     /// A token of each of several sequences, or a few: a decode step of a batch, with what was guessed.
     Batch(Sym),
+    /// The last tokens of one sequence once more, for how much attention they pay to each row of the KV cache.
+    Attention(Sym),
 }
 
 impl From<&Sym> for Step {
@@ -30,6 +32,7 @@ impl Step {
             Form::Run => Self::Run(class.tokens()),
             Form::Scored => Self::Scored(class.tokens()),
             Form::Batch => Self::Batch(class.tokens()),
+            Form::Attention => Self::Attention(class.tokens()),
         }
     }
 }

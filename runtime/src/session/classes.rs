@@ -30,6 +30,14 @@ pub enum Form {
     Scored,
     /// A token of each of several sequences, or a few: a decode step of a batch, with what was guessed.
     Batch,
+    /// The last tokens of one sequence once more, for how much attention they pay to each row of the KV cache; nothing
+    /// is written.
+    Attention,
+}
+
+impl Form {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Run, Self::Scored, Self::Batch, Self::Attention];
 }
 
 /// The tokens that one program takes.
@@ -58,6 +66,11 @@ impl Class {
     /// The classes of batches, by the most tokens of each, smallest first; none where a replay takes one sequence.
     pub fn batches(most_tokens: usize) -> Vec<Self> {
         Self::between(Form::Batch, 2, &BATCH_BOUNDS, most_tokens)
+    }
+
+    /// The class that asks the last `n_tokens` for their attention; none where that is no token.
+    fn attention(n_tokens: usize) -> Option<Self> {
+        (n_tokens > 0).then_some(Self { form: Form::Attention, least: n_tokens, most: n_tokens })
     }
 
     fn between(form: Form, mut least: usize, bounds: &[usize], most: usize) -> Vec<Self> {
@@ -108,7 +121,16 @@ impl Programs {
         Self { classes, compiled, compile }
     }
 
-    /// The classes: those of runs, of which the first takes one token, of scored runs, and of batches.
+    /// The same, and a program that says how much attention the last `n_tokens` of a sequence pay to each row, unless
+    /// that is none.
+    #[must_use]
+    pub fn with_attention(mut self, n_tokens: usize) -> Self {
+        self.classes.extend(Class::attention(n_tokens));
+        self.compiled.resize_with(self.classes.len(), || None);
+        self
+    }
+
+    /// The classes: those of runs, of which the first takes one token, of scored runs, of batches, and of attention.
     pub fn classes(&self) -> &[Class] {
         &self.classes
     }

@@ -23,12 +23,13 @@ use fusebox_compiler::tensor::quant::Format;
 use crate::device::{Device, Footprint, ProgramId, Weights};
 use crate::error::Error;
 use crate::session::classes::{Form, Programs};
-use crate::session::evict::Eviction;
+use crate::session::evict::{Eviction, Needed};
 use crate::session::kin::Kin;
 use crate::session::loaded::{Loaded, Outputs, Rows};
 use crate::session::pool::{PageId, Pool, Prefix};
 use crate::session::{is_carried, refused};
 
+mod compacting;
 mod evicting;
 mod outputs;
 mod prefixes;
@@ -113,6 +114,8 @@ pub struct Engine {
     batch: Vec<usize>,
     /// Which tokens of a sequence are dropped.
     eviction: Option<Box<dyn Eviction>>,
+    /// The number of the class whose programs choose rows, and how many tokens do; none where whole pages are dropped.
+    chooser: Option<(usize, usize)>,
 }
 
 /// A sequence, or room for one.
@@ -130,11 +133,11 @@ struct Sequence {
     len: usize,
     /// The pages of the tokens that are kept.
     pages: Vec<PageId>,
-    /// How many tokens were evicted, and how many are kept before them.
+    /// How many tokens were evicted, and how many rows are kept of those before and between them.
     n_evicted: usize,
     n_first: usize,
-    /// The pages that the next step drops.
-    due: Range<usize>,
+    /// What the next step drops.
+    due: Due,
     /// Whether those before a gap have yet to be computed again.
     is_moved: bool,
     /// Where its states lie that go from token to token, if there are any and it has tokens.
@@ -147,6 +150,17 @@ struct Sequence {
     start: Prefix,
     kin: Kin,
     output: Option<Output>,
+}
+
+/// What a step drops of a sequence before it is extended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Due {
+    #[default]
+    Nothing,
+    /// These of its pages.
+    Pages(Range<usize>),
+    /// All rows but those that are needed.
+    Rows(Needed),
 }
 
 /// The rows of a sequence's last replay.
@@ -164,7 +178,7 @@ impl Sequence {
         self.len - self.n_evicted
     }
 
-    /// The first token that is kept behind those that were evicted.
+    /// The first token from which on none was evicted.
     fn resumed(&self) -> usize {
         self.n_first + self.n_evicted
     }
@@ -222,10 +236,11 @@ impl Engine {
             n_steps: 0,
             batch: Vec::new(),
             eviction: None,
+            chooser: None,
         };
         // GPU memory is scarce: the largest program is loaded first, so that all others fit into its arena.
         if engine.device.free().is_some() {
-            for form in [Form::Run, Form::Scored, Form::Batch] {
+            for form in Form::ALL {
                 if let Some(largest) = engine.programs.classes().iter().rposition(|class| class.form == form)
                 {
                     engine.load(largest)?;
@@ -267,7 +282,8 @@ impl Engine {
     fn load(&mut self, class: usize) -> Result<&mut Loaded, Error> {
         if self.loaded[class].is_none() {
             let plan = self.programs.take(class)?.plan;
-            if Outputs::of(&plan)? != self.outputs {
+            let is_attention = self.programs.classes()[class].form == Form::Attention;
+            if !is_attention && Outputs::of(&plan)? != self.outputs {
                 return Err(refused("a program", "another one has other outputs".to_owned()));
             }
             self.loaded[class] = Some(Loaded::new(&mut *self.device, plan, &self.weights)?);
@@ -378,7 +394,7 @@ impl Engine {
             pages: Vec::with_capacity(self.limits.context.div_ceil(self.limits.page_rows)),
             n_evicted: 0,
             n_first: 0,
-            due: 0..0,
+            due: Due::Nothing,
             is_moved: false,
             is_lost: false,
             state: None,
@@ -486,9 +502,10 @@ impl Engine {
             return Ok(());
         }
         if !self.is_forward_only() && !self.can_cut(id, len)? {
-            let (first, least) = (sequence.n_first, sequence.resumed());
+            let least = sequence.resumed();
             let what = format!(
-                "its tokens from {first} on were evicted up to {least}: none can be kept or at least {least}, not {len}"
+                "of its first {} some were evicted: none can be kept or at least {least}, not {len}",
+                counted(least, "token")
             );
             return Err(refused("a sequence", what));
         }

@@ -10,7 +10,7 @@ use fusebox_compiler::tensor::quant::Format;
 
 use crate::device::{Device, ProgramId, Weights};
 use crate::error::Error;
-use crate::session::{PAGES, TOKENS, inputs, is_carried, refused};
+use crate::session::{PAGES, ROWS, TOKENS, inputs, is_carried, refused};
 
 /// A plan and the program that a device made of it.
 pub(super) struct Loaded {
@@ -46,6 +46,14 @@ pub(super) enum Input {
     Sequence,
     /// Factors of each sequence on what adapters add.
     Scales,
+}
+
+/// An output that says how much attention the rows of a block get.
+pub(super) struct Attention {
+    /// The block.
+    pub(super) block: String,
+    /// How many heads have rows of their own; one where all share them. Each row has a number of each, side by side.
+    pub(super) n_heads: usize,
 }
 
 /// Tokens or vectors as they go to a program.
@@ -156,6 +164,20 @@ impl Loaded {
     pub(super) fn n_scales(&self) -> usize {
         let slots = placed(&self.plan, &Place::Input);
         slots.filter(|slot| *slot.name == *inputs::SCALES).map(|slot| slot.shape.max_len()).sum()
+    }
+
+    /// The outputs of a program that returns attention.
+    pub(super) fn attention(&self) -> Vec<Attention> {
+        let own = |slot: &BufferSlot| {
+            let block = slot.name.rsplit_once('.').map_or("", |(block, _)| block);
+            let sizes = slot.shape.iter().map(|(_, size)| size.most().max(0) as usize);
+            let is_by_row = slot.shape.axes().nth(1).is_some_and(|axis| axis.as_str() == ROWS);
+            Attention {
+                block: block.to_owned(),
+                n_heads: if is_by_row { sizes.skip(2).product() } else { 0 },
+            }
+        };
+        placed(&self.plan, &Place::Output).map(own).collect()
     }
 
     /// The states of the KV cache, and the bytes of a page of each.

@@ -300,8 +300,8 @@ impl Engine {
             if is_carried(&slot.name) {
                 parts.extend(own.map(|number| part(number, Vec::new())));
             } else {
-                let unused =
-                    |page: usize| unused_rows(slot, (len - page * page_rows).min(page_rows), page_rows);
+                let layout = PageLayout::of(slot, page_rows);
+                let unused = |page: usize| layout.unused_rows((len - page * page_rows).min(page_rows));
                 parts.extend(pages.iter().enumerate().map(|(page, number)| part(*number, unused(page))));
             }
         }
@@ -318,13 +318,17 @@ impl Engine {
 
     /// The parts of all states that a page is, of which so many rows are used.
     pub(super) fn parts_of_page(&self, number: usize, n_used: usize) -> Vec<Part> {
-        let page_rows = self.limits().page_rows;
-        let paged = states(self.plan()).filter(|slot| !is_carried(&slot.name));
-        let part = |slot: &BufferSlot| {
-            let (state, bytes) = (slot.name.to_string(), part_len(slot));
-            Part { state, offset: number * bytes, bytes, unused: unused_rows(slot, n_used, page_rows) }
+        let part = |layout: PageLayout| {
+            let (unused, bytes) = (layout.unused_rows(n_used), layout.bytes);
+            Part { state: layout.state, offset: number * bytes, bytes, unused }
         };
-        paged.map(part).collect()
+        self.page_layouts().into_iter().map(part).collect()
+    }
+
+    /// How the rows of all states of the KV cache lie in a page.
+    pub(super) fn page_layouts(&self) -> Vec<PageLayout> {
+        let paged = states(self.plan()).filter(|slot| !is_carried(&slot.name));
+        paged.map(|slot| PageLayout::of(slot, self.limits().page_rows)).collect()
     }
 }
 
@@ -354,13 +358,43 @@ fn sizes(shape: &Shape) -> Vec<usize> {
     shape.iter().map(|(_, size)| size.most().max(0) as usize).collect()
 }
 
-/// Where the rows of a page lie that are not used.
-fn unused_rows(slot: &BufferSlot, n_used: usize, page_rows: usize) -> Vec<std::ops::Range<usize>> {
-    let at = slot.shape.axes().position(|axis| axis.as_str() == ROWS).unwrap_or(1);
-    let sizes = sizes(&slot.shape);
-    let n_runs: usize = sizes[1..at].iter().product();
-    let row_bytes = part_len(slot) / (n_runs * page_rows).max(1);
-    (0..n_runs).map(|run| (run * page_rows + n_used) * row_bytes..(run + 1) * page_rows * row_bytes).collect()
+/// How the rows of a state of the KV cache lie in a page.
+pub(super) struct PageLayout {
+    pub(super) state: String,
+    /// The bytes of a page.
+    pub(super) bytes: usize,
+    /// Runs of rows: one for each head, or for all heads together.
+    pub(super) n_runs: usize,
+    page_rows: usize,
+    row_bytes: usize,
+}
+
+impl PageLayout {
+    fn of(slot: &BufferSlot, page_rows: usize) -> Self {
+        let at = slot.shape.axes().position(|axis| axis.as_str() == ROWS).unwrap_or(1);
+        let n_runs: usize = sizes(&slot.shape)[1..at].iter().product();
+        let bytes = part_len(slot);
+        let row_bytes = bytes / (n_runs * page_rows).max(1);
+        Self { state: slot.name.to_string(), bytes, n_runs, page_rows, row_bytes }
+    }
+
+    /// The block that the state belongs to.
+    pub(super) fn block(&self) -> &str {
+        self.state.rsplit_once('.').map_or("", |(block, _)| block)
+    }
+
+    /// Where a row of a run lies, of some pages side by side.
+    pub(super) fn row(&self, page: usize, run: usize, row: usize) -> std::ops::Range<usize> {
+        let first = page * self.bytes + (run * self.page_rows + row) * self.row_bytes;
+        first..first + self.row_bytes
+    }
+
+    /// Where the rows of a page lie that are not used.
+    fn unused_rows(&self, n_used: usize) -> Vec<std::ops::Range<usize>> {
+        let run_bytes = self.page_rows * self.row_bytes;
+        let of_run = |run| run * run_bytes + n_used * self.row_bytes..(run + 1) * run_bytes;
+        (0..self.n_runs).map(of_run).collect()
+    }
 }
 
 /// Of a weight its name, format and size, and some of its bytes: to read all would take as long as a prompt.

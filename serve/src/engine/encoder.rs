@@ -32,7 +32,7 @@ impl Engine for Encoder {
             context,
             vocab,
             shares: false,
-            slides: false,
+            longest: context,
         }
     }
 

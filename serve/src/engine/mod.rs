@@ -56,14 +56,14 @@ pub(crate) struct Capacity {
     pub(crate) vocab: usize,
     /// Whether sequences share pages; where they do not, a fork computes its beginning again.
     pub(crate) shares: bool,
-    /// Whether sequences drop tokens, so that a full context is no end.
-    pub(crate) slides: bool,
+    /// The most tokens of a sequence, those that it dropped among them.
+    pub(crate) longest: usize,
 }
 
 impl Capacity {
-    /// The most tokens of a prompt and its answer.
-    pub(crate) fn most_tokens(&self) -> usize {
-        if self.slides { usize::MAX } else { self.context }
+    /// Whether sequences drop tokens, so that a full context is no end.
+    pub(crate) fn slides(&self) -> bool {
+        self.longest > self.context
     }
 }
 

@@ -93,16 +93,17 @@ impl Paged {
 
 impl Engine for Paged {
     fn capacity(&self) -> Capacity {
+        let context = self.engine.context().min(self.engine.n_pages() * self.engine.page_len());
         Capacity {
             page: self.engine.page_len(),
             pages: self.engine.n_pages(),
             free: self.engine.n_free_pages(),
             idle: self.engine.n_idle_pages(),
             sequences: self.open.len(),
-            context: self.engine.context().min(self.engine.n_pages() * self.engine.page_len()),
+            context,
             vocab: self.engine.n_vocab(),
             shares: !self.engine.is_forward_only(),
-            slides: self.engine.evicts(),
+            longest: if self.engine.evicts() { self.engine.longest() } else { context },
         }
     }
 

@@ -31,10 +31,11 @@ impl Entry {
     /// The most tokens that may be guessed: the last one of an answer is drawn in any case.
     fn most_guessed(&self, engine: &dyn Engine, capacity: &Capacity) -> usize {
         let n_left = self.job.max_tokens.saturating_sub(self.n_generated() + 1);
-        let room = capacity.most_tokens().saturating_sub(self.tokens.len() + 1);
+        let room = capacity.longest.saturating_sub(self.tokens.len() + 1);
         let sequence = self.sequence.expect("a running entry has a sequence");
         // Tokens are dropped where a page begins, so a guess ends there: they go when they would without it.
-        let in_page = if capacity.slides { capacity.page - self.n_done % capacity.page } else { usize::MAX };
+        let in_page =
+            if capacity.slides() { capacity.page - self.n_done % capacity.page } else { usize::MAX };
         let most = n_left.min(room).min(in_page - 1).min(MOST_IN_STEP);
         engine.takes(sequence, 1 + most).saturating_sub(1)
     }

@@ -426,7 +426,7 @@ impl Scheduler {
             if entry.remaining() == 0
                 && let Some(row) = entry.row.clone()
             {
-                match entry.next(&row, capacity.most_tokens(), Instant::now(), &mut self.report) {
+                match entry.next(&row, capacity.longest, Instant::now(), &mut self.report) {
                     Ok(None) => {}
                     Ok(Some(finish)) => ended.push((at, Ok(finish))),
                     Err(what) => ended.push((at, Err(what))),
@@ -598,7 +598,7 @@ impl Scheduler {
                 if entry.job.is_cached && entry.n_done == entry.job.prompt.len() {
                     entry.row = Some(Arc::new(row.to_vec()));
                 }
-                match entry.next(row, capacity.most_tokens(), now, &mut self.report) {
+                match entry.next(row, capacity.longest, now, &mut self.report) {
                     Ok(None) => {}
                     Ok(Some(finish)) => ended.push((*at, Ok(finish))),
                     Err(what) => ended.push((*at, Err(what))),

@@ -106,7 +106,8 @@ impl Engine for Lists {
     fn capacity(&self) -> Capacity {
         let Self { page, pages, sequences, shares, .. } = *self;
         let free = pages - self.used();
-        Capacity { page, pages, free, idle: 0, sequences, context: 200, vocab: VOCAB, shares, slides: false }
+        let context = 200;
+        Capacity { page, pages, free, idle: 0, sequences, context, vocab: VOCAB, shares, longest: context }
     }
 
     fn known(&self, tokens: &[u32], kin: &Kin) -> Known {

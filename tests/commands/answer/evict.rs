@@ -27,12 +27,34 @@ fn a_text_goes_on_beyond_its_context() {
 }
 
 #[test]
+fn an_answer_keeps_what_the_end_of_its_prompt_attends_to() {
+    let prompt = "Once upon a time there was a girl who had a red ball. ".repeat(12);
+    let common = ["run", "-p", &prompt, "-n", "8", "--ignore-eos", "--json"];
+    let with = |more: &[&str]| json(&[&common[..], more].concat());
+    let whole = with(&[]);
+    let n_tokens = whole["prompt_tokens"].as_u64().expect("a number");
+    let some = with(&["--evict", "snapkv", "--window", "100"]);
+    // The first token follows the whole prompt.
+    assert_eq!(some["evicted"].as_u64(), Some(n_tokens - 100));
+    assert_eq!(some["tokens"][0], whole["tokens"][0]);
+    let aliases = ["--eviction-policy", "snapkv", "--eviction-window", "100", "--keep", "4"];
+    assert_eq!(with(&aliases)["tokens"], some["tokens"]);
+    // Where all of it is kept, nothing changes.
+    let all = with(&["--evict", "snapkv", "--window", "320"]);
+    assert_eq!((&all["evicted"], &all["tokens"]), (&0.into(), &whole["tokens"]));
+}
+
+#[test]
 fn what_does_not_fit_is_refused() {
     let run =
         |more: &[&str]| refused(&[&["run", "-p", "Once", "-c", "256", "--evict", "sliding"], more].concat());
     let sentence = "4 first tokens and a window of 128 need a context of 320, found 256";
     assert!(run(&["--window", "128"]).contains(sentence));
     assert!(run(&["--window", "8"]).contains("its window is 8, expected at least 32"));
+    let chosen =
+        |more: &[&str]| refused(&[&["run", "-p", "Once", "-c", "256", "--evict", "snapkv"], more].concat());
+    assert!(chosen(&["--window", "64"]).contains("its window is 64, expected at least 68"));
+    assert!(chosen(&["--window", "192"]).contains("a window of 192 need a context of 320, found 256"));
     assert!(run(&["--chat", "--context-shift"]).contains("cannot be used with"));
     let bench = |more: &[&str]| refused(&[&["bench", "-p", "0", "-n", "4", "-r", "1"], more].concat());
     assert!(bench(&["--kv-pages", "0"]).contains("0 pages of 64 tokens, expected 1 to"));

@@ -1,5 +1,6 @@
 //! Many steps: sequences, what they forget, and models without their ends.
 
+pub(crate) mod chosen;
 pub(crate) mod ends;
-pub(crate) mod evict;
 pub(crate) mod sequences;
+pub(crate) mod sliding;

@@ -106,7 +106,15 @@ pub(crate) fn model(made: &Made, name: &str) -> Model {
 
 pub(crate) fn settings(batch: usize, page_rows: usize, format: Format) -> Settings {
     let cache = KvCache { format, page_rows, n_pages: N_PAGES, n_sequences: 8 };
-    Settings { context: CONTEXT, chunk: 8, batch, cache, scored: Scored::Last, scores_every: true }
+    Settings {
+        context: CONTEXT,
+        chunk: 8,
+        batch,
+        cache,
+        scored: Scored::Last,
+        scores_every: true,
+        observed: 0,
+    }
 }
 
 pub(crate) fn engine(model: &Model, settings: &Settings, device: Box<dyn Device>) -> Engine {

@@ -24,7 +24,12 @@ pub fn append(m: &Scope, name: &str, axes: &[&Dim], value: &Tensor) -> Tensor {
     let format = m.config.cache.format;
     let page = &m.g.dim("page", m.config.cache.n_pages);
     let pool = m.g.state(name, format, &[&[page], axes].concat());
-    let pool = pool.write(&[(page, &m.page), (&m.r, &m.row)], &value.cast(format.dtype()));
+    let pool = if m.wants_attention() {
+        // The tokens of this step are there.
+        pool
+    } else {
+        pool.write(&[(page, &m.page), (&m.r, &m.row)], &value.cast(format.dtype()))
+    };
     let read = pool.gather(page, &m.table);
     if format == Format::F32 { read } else { read.widened() }
 }

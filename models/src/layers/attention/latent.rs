@@ -11,7 +11,7 @@ use fusebox_compiler::graph::build::{Dim, Tensor};
 use crate::config::Latent;
 use crate::layers::attention::kv_cache::append;
 use crate::layers::attention::rope::{mscale, rotate};
-use crate::layers::attention::{Scoring, attend};
+use crate::layers::attention::{Scoring, attend, note_attention};
 use crate::layers::norm::norm;
 use crate::layers::scope::Scope;
 
@@ -30,7 +30,9 @@ pub fn latent(m: &Scope, sizes: &Latent, x: &Tensor) -> Tensor {
     let k_nope = low.contract(&k_b, [c]); // [p, r, h, e]
     let k = m.g.concat(key, &[&k_nope, &k_rope.expand(h)]); // [p, r, h, e]
     let v = low.contract(&v_b, [c]); // [p, r, h, e]
-    let y = attend(m, [&q, &k, &v], key, &Scoring::plain(scale(sizes))); // [t, h, e]
+    let scoring = Scoring::plain(scale(sizes));
+    note_attention(m, [&q, &k], key, &scoring, h);
+    let y = attend(m, [&q, &k, &v], key, &scoring); // [t, h, e]
     m.linear(&y, "attn_output", &[&m.d], [h, value])
 }
 

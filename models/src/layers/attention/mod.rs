@@ -95,6 +95,7 @@ pub fn grouped(m: &Scope, heads: &Grouped, x: &Tensor) -> Tensor {
         }
         Err(from) => m.kept(from),
     }; // [p, kv, r, e], of a batch [t, p, kv, r, e]
+    note_attention(m, [&q, &k], e, &scoring, group);
     let y = attend(m, [&q, &k, &v], e, &scoring); // [t, kv, g, e]
     let y = gate.map_or(y.clone(), |gate| y * gate);
     let y = if heads.has_norm {
@@ -178,22 +179,50 @@ fn query_factor(m: &Scope, by: &Temperature) -> Tensor {
 
 /// Scaled dot-product attention, `softmax(q·k · scale + mask) · v`, contracted over `e`.
 pub fn attend(m: &Scope, [q, k, v]: [&Tensor; 3], e: &Dim, scoring: &Scoring<'_>) -> Tensor {
-    let over = &[&m.p, &m.r];
+    let scores = scores(m, [q, k], e, scoring) + mask(m, scoring.is_causal, scoring.window);
+    weights(m, &scores, scoring).contract(v, [&m.p, &m.r])
+}
+
+/// Attention scores before the mask.
+fn scores(m: &Scope, [q, k]: [&Tensor; 2], e: &Dim, scoring: &Scoring<'_>) -> Tensor {
     let scores = q.contract(k, [e]) * scoring.scale as f32;
     let scores = scoring.cap.map_or(scores.clone(), |cap| soft_cap(&scores, cap));
-    let scores = scoring.slopes.map_or(scores.clone(), |slopes| scores - distance(m) * slopes);
-    let scores = scores + mask(m, scoring.is_causal, scoring.window);
-    let weights = match scoring.sinks {
-        None => softmax(&scores, over),
-        Some(sinks) => softmax_with_sink(&scores, sinks, over),
-    };
-    weights.contract(v, *over)
+    scoring.slopes.map_or(scores.clone(), |slopes| scores - distance(m) * slopes)
+}
+
+/// What masked scores weigh.
+fn weights(m: &Scope, scores: &Tensor, scoring: &Scoring<'_>) -> Tensor {
+    let over = &[&m.p, &m.r];
+    match scoring.sinks {
+        None => softmax(scores, over),
+        Some(sinks) => softmax_with_sink(scores, sinks, over),
+    }
+}
+
+/// Notes how much attention the rows of a causal block get from all tokens of this step, and from all heads along
+/// `sharing`, which read the same rows.
+fn note_attention(m: &Scope, [q, k]: [&Tensor; 2], e: &Dim, scoring: &Scoring<'_>, sharing: &Dim) {
+    if m.wants_attention() {
+        // Here scores are stored, and behind the end of a sequence they may be no number.
+        let scores = m.g.select(
+            &slots_of_rows(m).le(&m.slots()),
+            &scores(m, [q, k], e, scoring),
+            &m.g.constant(f32::NEG_INFINITY),
+        );
+        // [p, r, …]: the mask comes first.
+        m.note_attention(weights(m, &scores, scoring).sum(&m.t).sum(sharing));
+    }
+}
+
+/// The slot of each row of a sequence, `[p, r]`.
+fn slots_of_rows(m: &Scope) -> Tensor {
+    let rows = m.g.integer(m.config.cache.page_rows as i32);
+    m.g.iota(&m.p) * rows + m.g.iota(&m.r)
 }
 
 /// How far each token is from each slot, either way, `[t, p, r]`.
 fn distance(m: &Scope) -> Tensor {
-    let rows = m.g.integer(m.config.cache.page_rows as i32);
-    let slot = (m.g.iota(&m.p) * rows + m.g.iota(&m.r)).cast(DType::F32);
+    let slot = slots_of_rows(m).cast(DType::F32);
     let own = m.slots().cast(DType::F32);
     let apart = own - slot;
     apart.maximum(&-&apart)
@@ -202,8 +231,7 @@ fn distance(m: &Scope) -> Tensor {
 /// The attention mask: 0 at visible slots, -∞ after the token's own, or after the last of the step, and outside of its
 /// window.
 pub fn mask(m: &Scope, is_causal: bool, window: Option<Window>) -> Tensor {
-    let rows = m.g.integer(m.config.cache.page_rows as i32);
-    let slot = &(m.g.iota(&m.p) * rows + m.g.iota(&m.r)); // [p, r]
+    let slot = &slots_of_rows(m); // [p, r]
     let own = &m.slots(); // [t]
     let masked = m.g.constant(f32::NEG_INFINITY);
     let last = if is_causal { own } else { &m.last_slot() };

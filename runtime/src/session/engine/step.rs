@@ -13,7 +13,7 @@ use fusebox_compiler::tensor::quant::Format;
 use crate::device::ProgramId;
 use crate::error::Error;
 use crate::session::classes::Form;
-use crate::session::engine::{Engine, Feed, Limits, Output, Piece, Sequence, SequenceId, copy_part};
+use crate::session::engine::{Due, Engine, Feed, Limits, Output, Piece, Sequence, SequenceId, copy_part};
 use crate::session::loaded::{Input, Rows};
 use crate::session::pool::PageId;
 use crate::session::refused;
@@ -24,9 +24,9 @@ const MOST_BATCHED: usize = 16;
 
 /// Where the first token of a run goes.
 #[derive(Clone, Copy)]
-struct Start {
-    slot: usize,
-    position: usize,
+pub(super) struct Start {
+    pub(super) slot: usize,
+    pub(super) position: usize,
 }
 
 impl Engine {
@@ -142,7 +142,7 @@ impl Engine {
         }
         let n = self.decode().check(feed.rows())?;
         if n > self.room(id)? {
-            let held = counted(self.limits.context, "token");
+            let held = counted(self.longest(), "token");
             let what = format!("no room for {n} after {}: the context holds {held}", sequence.len);
             return Err(refused(feed.rows().name(), what));
         }
@@ -157,24 +157,30 @@ impl Engine {
             }
             let n = self.check_feed(piece.sequence, piece.feed)?;
             if self.evicts() {
-                self.plan_eviction(piece.sequence, n)?;
+                self.plan_eviction(piece, n)?;
             }
         }
         let n_new = pieces.iter().filter(|piece| self.needs_state(piece.sequence)).count();
         if n_new > self.free_states.len() { Err(self.no_state()) } else { Ok(()) }
     }
 
-    /// Plans which pages of a sequence are dropped before it is extended.
-    fn plan_eviction(&mut self, id: SequenceId, n: usize) -> Result<(), Error> {
+    /// Plans what a sequence drops before it is extended.
+    fn plan_eviction(&mut self, piece: &Piece<'_>, n: usize) -> Result<(), Error> {
         let Limits { context, page_rows, .. } = self.limits;
+        let id = piece.sequence;
         let sequence = self.sequence(id)?;
-        let due = self.due_pages(sequence, n);
+        let due = self.due(sequence, n, piece.is_scored);
+        let n_kept = match &due {
+            Due::Nothing => sequence.n_kept(),
+            Due::Pages(due) => sequence.n_kept() - due.len() * page_rows,
+            Due::Rows(needed) => needed.n_tokens(),
+        };
         let what = match () {
-            () if sequence.n_kept() - due.len() * page_rows + n > context => {
+            () if n_kept + n > context => {
                 let held = counted(context, "token");
                 Some(format!("no room for {n} beside what it keeps: the context holds {held}"))
             }
-            () if !due.is_empty() && sequence.tokens.len() != sequence.len => {
+            () if due != Due::Nothing && sequence.tokens.len() != sequence.len => {
                 Some("it has vectors in place of tokens, none of which can be dropped".to_owned())
             }
             () => None,
@@ -199,10 +205,9 @@ impl Engine {
         let rows = self.limits.page_rows;
         let Self { pool, slots, .. } = self;
         let sequence = slots[id.index as usize].sequence.as_mut().expect("the pieces were checked");
-        let due = std::mem::take(&mut sequence.due);
-        if due.is_empty() {
-            return;
-        }
+        let Due::Pages(due) = &mut sequence.due else { return };
+        let due = std::mem::take(due);
+        sequence.due = Due::Nothing;
         (sequence.n_evicted, sequence.n_first) = (sequence.n_evicted + due.len() * rows, due.start * rows);
         (sequence.is_moved, sequence.output) = (due.start > 0, None);
         // Of what is idle the beginning is kept longest.
@@ -251,6 +256,7 @@ impl Engine {
         for piece in pieces {
             self.drop_due(piece.sequence);
         }
+        self.compact_due(pieces)?;
         for piece in pieces {
             if self.needs_state(piece.sequence) {
                 let state = self.free_states.pop();
@@ -282,19 +288,29 @@ impl Engine {
     fn needed(&self, piece: &Piece<'_>) -> Result<usize, Error> {
         let sequence = self.sequence(piece.sequence)?;
         let n = self.decode().n_rows(piece.feed.rows());
+        if let Due::Rows(needed) = sequence.due {
+            let n_pages = (needed.n_tokens() + n).div_ceil(self.limits.page_rows);
+            return Ok(n_pages - self.n_pages_of(needed) + self.n_replaced(sequence, needed));
+        }
         let n_pages = (sequence.n_kept() + n).div_ceil(self.limits.page_rows);
         let copied = usize::from(self.shared_last(piece.sequence)?.is_some());
-        let first = if sequence.due.is_empty() { &[] } else { &sequence.pages[..sequence.due.start] };
+        let first = if let Due::Pages(due) = &sequence.due { &sequence.pages[..due.start] } else { &[] };
         let replaced = first.iter().filter(|page| self.pool.n_users(**page) > 1).count();
         // As many pages fewer are kept as are dropped.
         Ok(n_pages - sequence.pages.len() + copied + replaced)
     }
 
-    /// How many pages become free where a sequence drops those that are due.
+    /// How many pages become free where a sequence drops what is due.
     fn n_freed(&self, id: SequenceId) -> Result<usize, Error> {
         let sequence = self.sequence(id)?;
-        let due = sequence.pages[sequence.due.clone()].iter();
-        Ok(due.filter(|page| self.pool.n_users(**page) == 1).count())
+        Ok(match &sequence.due {
+            Due::Nothing => 0,
+            Due::Pages(due) => {
+                let due = sequence.pages[due.clone()].iter();
+                due.filter(|page| self.pool.n_users(**page) == 1).count()
+            }
+            Due::Rows(needed) => self.n_vacated(sequence, *needed),
+        })
     }
 
     /// The last page of a sequence, where the next token goes there and others use it.
@@ -361,7 +377,7 @@ impl Engine {
     }
 
     /// Writes the inputs and symbols of a replay of tokens of one sequence; returns its class and program.
-    fn bind_run(
+    pub(super) fn bind_run(
         &mut self,
         id: SequenceId,
         form: Form,

@@ -110,7 +110,7 @@ pub(crate) async fn answer(app: Arc<App>, request: Request) -> Result<Response, 
             Value::Object(choice)
         })
         .collect();
-    Ok(reply::json(&shown.whole(&served, &answering, choices)))
+    Ok(reply::json(&shown.whole(&served, &answering, &choices)))
 }
 
 /// `max_completion_tokens`, or `max_tokens`.

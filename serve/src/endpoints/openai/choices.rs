@@ -63,8 +63,8 @@ impl Shown {
     }
 
     /// The whole answer.
-    pub(crate) fn whole(&self, served: &Served, answering: &Answering<'_>, choices: Vec<Value>) -> Value {
-        let mut whole = self.object(self.kind.whole, served, choices.into());
+    pub(crate) fn whole(&self, served: &Served, answering: &Answering<'_>, choices: &[Value]) -> Value {
+        let mut whole = self.object(self.kind.whole, served, choices);
         whole["usage"] = answering.usage();
         if self.timings {
             whole["timings"] = answering.timings();
@@ -73,7 +73,7 @@ impl Shown {
     }
 
     /// A chunk, with what was used so far where a request wants to know it in each.
-    fn chunk(&self, served: &Served, answering: &Answering<'_>, choices: Value) -> Value {
+    fn chunk(&self, served: &Served, answering: &Answering<'_>, choices: &[Value]) -> Value {
         let mut chunk = self.object(self.kind.chunk, served, choices);
         if self.includes_usage || self.continuous_usage {
             chunk["usage"] = if self.continuous_usage { answering.usage() } else { Value::Null };
@@ -81,7 +81,7 @@ impl Shown {
         chunk
     }
 
-    fn object(&self, name: &str, served: &Served, choices: Value) -> Value {
+    fn object(&self, name: &str, served: &Served, choices: &[Value]) -> Value {
         json!({
             "id": self.id,
             "object": name,
@@ -109,7 +109,7 @@ impl Shown {
             let index = choice["index"].as_u64().unwrap_or_default() as usize;
             insert_reason(&mut choice, answering.readers[index].reason.as_ref());
         }
-        let mut chunk = self.chunk(served, answering, json!([choice]));
+        let mut chunk = self.chunk(served, answering, &[choice.into()]);
         if is_end && self.timings {
             chunk["timings"] = answering.timings();
         }
@@ -127,7 +127,7 @@ impl Shown {
         answering: &Answering<'_>,
     ) -> Result<(), Problem> {
         if self.includes_usage {
-            let mut last = self.chunk(served, answering, json!([]));
+            let mut last = self.chunk(served, answering, &[]);
             last["usage"] = answering.usage();
             frames.send(&last).await?;
         }

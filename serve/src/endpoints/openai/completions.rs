@@ -200,7 +200,7 @@ async fn whole(served: &Served, ask: Ask, shown: &Shown, beside: &Beside) -> Res
         Value::Object(choice)
     };
     let choices: Vec<Value> = (0..n_choices).map(choice).collect();
-    Ok(reply::json(&shown.whole(served, &answering, choices)))
+    Ok(reply::json(&shown.whole(served, &answering, &choices)))
 }
 
 impl Beside {

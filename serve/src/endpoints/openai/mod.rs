@@ -1,4 +1,6 @@
-//! OpenAI's two older endpoints, and what their answers share.
+//! OpenAI's chat and completions, and what their answers share.
+//!
+//! In: the body of a request. Out: one answer with its choices, or its chunks.
 
 pub(crate) mod chat;
 pub(crate) mod choices;

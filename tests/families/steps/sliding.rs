@@ -150,7 +150,7 @@ fn what_needs_tokens_that_were_evicted_is_refused_by_name() {
     assert_eq!((session.position(), session.n_evicted()), (30, 16));
     let said = |result: Result<(), Error>| result.unwrap_err().to_string();
     let expected =
-        "a sequence: its tokens from 4 on were evicted up to 20: none can be kept or at least 20, not 19";
+        "a sequence: of its first 20 tokens some were evicted: none can be kept or at least 20, not 19";
     assert_eq!(said(session.truncate(19)), expected);
     let file = path("evicted.fbkv");
     let expected = "a sequence to save: 16 tokens of it were evicted: there is nothing to go on from";
