@@ -384,3 +384,19 @@ fn a_model_whose_rows_cannot_be_chosen_is_refused_by_name() {
     let own = Model::define(&path("chosen-plain.gguf"), own).unwrap();
     assert!(started(&own, settings()).contains("its blocks are a function"));
 }
+
+#[test]
+fn a_full_pool_drops_rows_while_a_prompt_is_read() {
+    let (_, model, _) = made("chosen-full", 1);
+    let settings = Settings { cache: KvCache { n_pages: 13, ..settings().cache }, ..settings() };
+    let mut engine: Engine = engine(&model, &settings, processor());
+    engine.set_eviction(Box::new(policy())).unwrap();
+    let (one, other) = (engine.open(), engine.open());
+    engine.step(&[Piece::of(one, &[5; 28])]).unwrap();
+    engine.step(&[Piece::of(other, &[6; 20])]).unwrap();
+    // There is a page for the rest of this prompt, and then none for more of that one.
+    engine.step(&[Piece::of(other, &[7; 4])]).unwrap();
+    assert_eq!((engine.n_free_pages(), engine.n_evicted(other).unwrap()), (0, 0));
+    engine.step(&[Piece::of(one, &[8; 4])]).unwrap();
+    assert_eq!((engine.n_free_pages(), engine.n_evicted(one).unwrap()), (2, 15));
+}
