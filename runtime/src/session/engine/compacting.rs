@@ -77,15 +77,16 @@ impl Engine {
     fn compact(&mut self, id: SequenceId, needed: Needed) -> Result<(), Error> {
         let chosen = self.choose(id, needed)?;
         let from = self.sequence(id)?.pages.clone();
-        let to = self.vacate(&from, self.n_pages_of(needed));
-        let rows = self.limits.page_rows;
+        let (n, rows) = (self.n_pages_of(needed), self.limits.page_rows);
+        // All is read before a page is given back, so that a device that fails loses none.
+        let mut packed = Vec::new();
         for layout in self.page_layouts() {
             let heads = &chosen[layout.block()];
             let mut old = vec![0; from.len() * layout.bytes];
             for (page, bytes) in from.iter().zip(old.chunks_exact_mut(layout.bytes)) {
                 self.device.read_state(&layout.state, page.index() * layout.bytes, bytes)?;
             }
-            let mut new = vec![0; to.len() * layout.bytes];
+            let mut new = vec![0; n * layout.bytes];
             for (run, kept) in heads.iter().enumerate() {
                 for (slot, source) in kept.iter().enumerate() {
                     let [source, slot] =
@@ -93,14 +94,19 @@ impl Engine {
                     new[slot].copy_from_slice(&old[source]);
                 }
             }
+            packed.push((layout, new));
+        }
+        let pages = self.vacate(&from, n);
+        let to = pages.clone();
+        let sequence = self.sequence_mut(id)?;
+        sequence.n_evicted += sequence.n_kept() - needed.n_tokens();
+        sequence.n_first = needed.first + needed.between;
+        (sequence.pages, sequence.due, sequence.output) = (pages, Due::Nothing, None);
+        for (layout, new) in packed {
             for (page, bytes) in to.iter().zip(new.chunks_exact(layout.bytes)) {
                 self.device.write_state(&layout.state, page.index() * layout.bytes, bytes)?;
             }
         }
-        let sequence = self.sequence_mut(id)?;
-        sequence.n_evicted += sequence.n_kept() - needed.n_tokens();
-        sequence.n_first = needed.first + needed.between;
-        (sequence.pages, sequence.due, sequence.output) = (to, Due::Nothing, None);
         Ok(())
     }
 
