@@ -27,8 +27,8 @@ WINDOWS = [128, 256, 512, 1024]
 CHOSEN = [128, 256, 512]
 # Two commands run at a time.
 ALONE = ["--threads", 1]
-# Characters of a text, and a half and a quarter of its tokens.
-HAY, KEPT = 5200, [704, 352]
+# Characters of a text, and a little less than a half and a quarter of its tokens.
+HAY, KEPT = 5200, [672, 336]
 SECRETS = {"Anna": "violin", "Boris": "copper", "Clara": "lantern", "David": "orchard", "Edith": "pepper", "Felix": "harbour"}
 
 
