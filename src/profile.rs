@@ -19,7 +19,8 @@ use fusebox_compiler::target::Work;
 use fusebox_compiler::tensor::sym::Symbol;
 use fusebox_models::config::PAGE_ROWS;
 use fusebox_runtime::error::Error;
-use fusebox_runtime::session::{PAGES, Session, TOKENS};
+use fusebox_runtime::session::Session;
+use fusebox_runtime::session::names::{PAGES, TOKENS};
 use serde_json::{Map, Value, json};
 
 /// Measurements of each launch of a decode step, and of a replay of several tokens, which takes longer.

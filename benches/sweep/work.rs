@@ -13,7 +13,7 @@ use fusebox_compiler::schedule::{KernelId, Plan};
 use fusebox_compiler::target::{CPU, Work};
 use fusebox_compiler::tensor::sym::{Sym, Symbol};
 use fusebox_models::config::PAGE_ROWS;
-use fusebox_runtime::session::{PAGES, TOKENS};
+use fusebox_runtime::session::names::{PAGES, TOKENS};
 
 /// The least seconds that a replay takes.
 pub(crate) fn roofline(plan: &Plan, position: usize, n_tokens: usize) -> f64 {

@@ -16,7 +16,7 @@ use fusebox_compiler::tensor::sym::Sym;
 use fusebox_runtime::device::{Device, Weights};
 use fusebox_runtime::error::{Error, Place as At};
 use fusebox_runtime::session::cache::Cache;
-use fusebox_runtime::session::{PAGES, inputs};
+use fusebox_runtime::session::names::{PAGES, inputs};
 use fusebox_runtime::weights::gguf::store::{Entry, WRITTEN, pair, write};
 use fusebox_runtime::weights::value::{List, Value};
 use fusebox_runtime::weights::{Checkpoint, Kind, Stored};

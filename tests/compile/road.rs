@@ -22,8 +22,8 @@ use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
 use fusebox_models::config::{Config, Dense, Experts, Formats, KvCache, Latent, Mixer, Network};
 use fusebox_models::layers::step::Step;
-use fusebox_runtime::session::PAGES;
 use fusebox_runtime::session::classes::{self, Class};
+use fusebox_runtime::session::names::PAGES;
 use support::plain::with_micro_kernels;
 
 fn options(target: &str) -> Options {

@@ -20,7 +20,7 @@ use fusebox_models::config::{
 use fusebox_models::layers::embed::{Entry, Scored};
 use fusebox_models::layers::step::Step;
 use fusebox_models::load::Model;
-use fusebox_runtime::session::{PAGES, inputs};
+use fusebox_runtime::session::names::{PAGES, inputs};
 use support::own::path;
 use support::plain::{Attention, Grouped, Plain, Window};
 use support::run::{Run, relative_error};

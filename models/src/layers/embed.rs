@@ -7,7 +7,7 @@
 
 use fusebox_compiler::graph::build::{Dim, Tensor};
 use fusebox_compiler::tensor::dtype::DType;
-use fusebox_runtime::session::inputs;
+use fusebox_runtime::session::names::inputs;
 
 use crate::config::{Added, Positions, Ranking};
 use crate::layers::low_rank::{adapted, adapted_rows};

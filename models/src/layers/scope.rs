@@ -22,7 +22,7 @@ use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::{Sym, Symbol};
-use fusebox_runtime::session::{PAGES, ROWS, inputs};
+use fusebox_runtime::session::names::{PAGES, ROWS, inputs};
 
 use crate::config::Config;
 use crate::layers::low_rank::adapted;

@@ -12,7 +12,7 @@ use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::sym::{Sym, Symbol};
 
 use crate::error::Error;
-use crate::session::TOKENS;
+use crate::session::names::TOKENS;
 
 /// The most tokens of each class but the last, which goes up to the most tokens of a replay; the first takes one token.
 const BOUNDS: [usize; 3] = [1, 16, 128];
@@ -159,7 +159,7 @@ impl Programs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::refused;
+    use crate::session::names::refused;
 
     fn bounds(classes: &[Class]) -> Vec<(usize, usize)> {
         classes.iter().map(|class| (class.least, class.most)).collect()

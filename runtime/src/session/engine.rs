@@ -6,9 +6,9 @@
 //! of each of many sequences in one replay, which reads every weight once, and runs of several tokens in replays of
 //! their own. Before anything is written, a step makes sure that there are pages: without them it is
 //! [`Error::Full`], and nothing has changed.
-//! An engine and the graphs that it runs agree on names, those of [`inputs`](crate::session::inputs). A decode step
-//! allocates nothing. Here is what is done to one sequence; `engine/` has the steps, what is shared and dropped, and
-//! the rows of output.
+//! An engine and the graphs that it runs agree on names, those of [`inputs`](crate::session::names::inputs). A decode
+//! step allocates nothing. Here is what is done to one sequence; `engine/` has the steps, what is shared and dropped,
+//! and the rows of output.
 
 use std::fmt;
 use std::ops::Range;
@@ -26,8 +26,8 @@ use crate::session::classes::{Form, Programs};
 use crate::session::evict::{Eviction, Needed};
 use crate::session::kin::Kin;
 use crate::session::loaded::{Loaded, Outputs, Rows};
+use crate::session::names::{is_carried, refused};
 use crate::session::pool::{PageId, Pool, Prefix};
-use crate::session::{is_carried, refused};
 
 mod compacting;
 mod evicting;

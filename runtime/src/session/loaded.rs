@@ -10,7 +10,7 @@ use fusebox_compiler::tensor::quant::Format;
 
 use crate::device::{Device, ProgramId, Weights};
 use crate::error::Error;
-use crate::session::{PAGES, ROWS, TOKENS, inputs, is_carried, refused};
+use crate::session::names::{PAGES, ROWS, TOKENS, inputs, is_carried, refused};
 
 /// A plan and the program that a device made of it.
 pub(super) struct Loaded {

@@ -3,13 +3,13 @@
 //! In: tokens, or vectors in their place. Out: logits, or the best of them, or hidden vectors.
 //! An [`Engine`] holds many sequences, which take pages of one KV cache. A [`Session`] is an engine with one sequence.
 //! `pool.rs` has the pages, `evict.rs` says which tokens a sequence drops, `classes.rs` says which program takes how
-//! many tokens, `loaded.rs` is a program on its device, `kin.rs` says which sequences share pages, `saved.rs` keeps
-//! sequences, `saved_pages.rs` the prefix cache and `cache.rs` compiled programs on disk, `device/` runs them.
+//! many tokens, `loaded.rs` is a program on its device, `names.rs` has what graphs and engines call their inputs,
+//! `kin.rs` says which sequences share pages, `saved.rs` keeps sequences, `saved_pages.rs` the prefix cache and
+//! `cache.rs` compiled programs on disk, `device/` runs them.
 
 use std::path::Path;
 use std::time::Duration;
 
-use fusebox_compiler::error::{Complaint, Error as CompilerError};
 use fusebox_compiler::schedule::Plan;
 
 use crate::device::Footprint;
@@ -22,6 +22,7 @@ pub mod evict;
 pub mod kin;
 mod loaded;
 mod moved;
+pub mod names;
 mod pool;
 mod saved;
 mod saved_pages;
@@ -29,50 +30,6 @@ mod saved_pages;
 use classes::Form;
 use engine::{Engine, Feed, Piece, SequenceId};
 use evict::Eviction;
-
-/// The symbol for the number of tokens of a replay, where it varies.
-pub const TOKENS: &str = "T";
-/// The symbol for the number of pages that the longest sequence of a replay has.
-pub const PAGES: &str = "N";
-/// The axis of the rows of a page, in the states of a KV cache.
-pub const ROWS: &str = "r";
-
-/// What the names of states begin with that no position indexes.
-const CARRIED: &str = "carried_";
-
-/// The name of a state that no position indexes: it goes from token to token, and only forward.
-pub fn carried(name: &str) -> String {
-    format!("{CARRIED}{name}")
-}
-
-/// Whether a state has such a name; blocks put theirs before it.
-fn is_carried(name: &str) -> bool {
-    name.split('.').any(|part| part.starts_with(CARRIED))
-}
-
-/// The inputs of the graphs of an engine.
-pub mod inputs {
-    /// Token ids, `[t]`.
-    pub const TOKENS: &str = "tokens";
-    /// Vectors in place of the embeddings of tokens, `[t, d]`.
-    pub const VECTORS: &str = "x";
-    /// The position of each token, `[t]`: what RoPE sees.
-    pub const POSITIONS: &str = "positions";
-    /// How many tokens of its sequence are kept before each token, `[t]`; of a run only those before its first token,
-    /// `[]`.
-    pub const SLOT: &str = "slot";
-    /// The page of the KV cache that each token's rows go to, `[t]`.
-    pub const PAGE: &str = "page";
-    /// The row in that page, `[t]`.
-    pub const ROW: &str = "row";
-    /// The pages of a sequence in the order of its tokens, `[p]`; of a batch those of each sequence, `[t, p]`.
-    pub const TABLE: &str = "page_table";
-    /// Where the states lie that go from token to token, `[]`; of a batch those of each token's sequence, `[t]`.
-    pub const SEQUENCE: &str = "sequence";
-    /// Factors on what adapters add that sequences choose from, one for each rank, `[rank]`; of a batch those of each
-    /// token's sequence, `[t, rank]`.
-    pub const SCALES: &str = "adapter_scales";
-}
 
 /// One token sequence with its KV cache.
 pub struct Session {
@@ -288,8 +245,4 @@ impl Session {
     pub fn truncate(&mut self, position: usize) -> Result<(), Error> {
         self.engine.truncate(self.sequence, position)
     }
-}
-
-fn refused(place: &str, what: String) -> Error {
-    CompilerError::Input { complaints: vec![Complaint::new(place, what)] }.into()
 }

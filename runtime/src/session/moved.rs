@@ -8,7 +8,7 @@ use fusebox_compiler::foundation::amount::counted;
 
 use crate::error::Error;
 use crate::session::engine::{Engine, SequenceId};
-use crate::session::refused;
+use crate::session::names::refused;
 use crate::session::saved::Kept;
 
 impl Engine {

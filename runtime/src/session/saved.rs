@@ -28,7 +28,7 @@ use crate::device::Weights;
 use crate::error::{Error, Place};
 use crate::files::{self, Unfinished};
 use crate::session::engine::{Engine, Limits, SequenceId};
-use crate::session::{ROWS, is_carried, refused};
+use crate::session::names::{ROWS, is_carried, refused};
 
 /// How every file begins.
 const MAGIC: &[u8; 4] = b"FBKV";

@@ -21,7 +21,7 @@ const MAX_CIRCLE: usize = 3;
 const LARGE_FOLDERS: &[(&str, usize)] = &[("examples", 13)];
 
 /// Larger circles, by the file of each that comes first, and the number of its files.
-const LARGE_CIRCLES: &[(&str, usize)] = &[("runtime/src/session/classes.rs", 4)];
+const LARGE_CIRCLES: &[(&str, usize)] = &[];
 
 /// The folders that crates begin in.
 const ROOTS: [&str; 10] = [

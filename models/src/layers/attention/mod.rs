@@ -268,7 +268,7 @@ mod tests {
     use fusebox_compiler::tensor::label::Label;
     use fusebox_compiler::tensor::sym::Sym;
     use fusebox_compiler::tensor::value::{Data, Value};
-    use fusebox_runtime::session::{PAGES, inputs};
+    use fusebox_runtime::session::names::{PAGES, inputs};
 
     use super::*;
     use crate::blocks::named;

@@ -14,7 +14,7 @@
 
 use fusebox_compiler::graph::build::{Dim, Tensor};
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_runtime::session::carried;
+use fusebox_runtime::session::names::carried;
 
 use crate::layers::scope::Scope;
 use crate::naming::tensors::BIAS;

@@ -16,8 +16,8 @@ use crate::session::engine::step::Start;
 use crate::session::engine::{Due, Engine, Feed, Piece, Sequence, SequenceId};
 use crate::session::evict::Needed;
 use crate::session::loaded::Attention;
+use crate::session::names::refused;
 use crate::session::pool::PageId;
-use crate::session::refused;
 
 /// The attention of a row is the mean over so many neighbours: what surrounds a row that matters is kept as well.
 const N_NEIGHBOURS: usize = 5;

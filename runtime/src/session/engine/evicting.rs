@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::session::classes::Form;
 use crate::session::engine::{Due, Engine, Limits, Sequence, SequenceId};
 use crate::session::evict::{Eviction, Needed};
-use crate::session::refused;
+use crate::session::names::refused;
 
 /// Tokens are dropped once this share of what is kept can go.
 const EVICTED_SHARE: usize = 8;

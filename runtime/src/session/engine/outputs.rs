@@ -4,7 +4,7 @@
 
 use crate::error::Error;
 use crate::session::engine::{Engine, Output, SequenceId};
-use crate::session::refused;
+use crate::session::names::refused;
 
 impl Engine {
     /// The rows of output of a sequence: of its last token, or of every token of its last replay.

@@ -15,8 +15,8 @@ use crate::error::Error;
 use crate::session::classes::Form;
 use crate::session::engine::{Due, Engine, Feed, Limits, Output, Piece, Sequence, SequenceId, copy_part};
 use crate::session::loaded::{Input, Rows};
+use crate::session::names::refused;
 use crate::session::pool::PageId;
-use crate::session::refused;
 
 /// The most tokens that a sequence has in a batch, where each is scored: a guess to be verified. Every token of a batch
 /// reads the pages of its sequence for itself, so more of them are better a run.
