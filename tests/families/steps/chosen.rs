@@ -26,7 +26,7 @@ use support::plain::{Attention, Grouped, Plain, Window};
 use support::run::relative_error;
 
 use crate::made::Made;
-use crate::odd::{grouped, small};
+use crate::odd::{grouped, latent, small};
 use crate::steps::sequences::{Poisoned, engine, model, processor, recurrent};
 
 /// Single precision against double.
@@ -399,4 +399,23 @@ fn a_full_pool_drops_rows_while_a_prompt_is_read() {
     assert_eq!((engine.n_free_pages(), engine.n_evicted(other).unwrap()), (0, 0));
     engine.step(&[Piece::of(one, &[8; 4])]).unwrap();
     assert_eq!((engine.n_free_pages(), engine.n_evicted(one).unwrap()), (2, 15));
+}
+
+#[test]
+fn heads_that_share_a_latent_choose_together_on_every_device() {
+    let latent = small(Attention::Latent(latent(false)), Format::F32);
+    let model = model(&Made::new(&latent), "chosen-latent");
+    let devices = [processor(), Box::<FakeDevice>::default() as _];
+    let found = devices.map(|device| {
+        let mut session =
+            Session::of(engine(&model, &settings(), Box::new(Poisoned(device, BTreeSet::new()))));
+        session.set_eviction(Box::new(policy())).unwrap();
+        let prompt: Vec<u32> = (0..30).map(|at| (at * at + 3) % 50).collect();
+        session.feed(&prompt).unwrap();
+        let logits = session.feed(&[9]).unwrap().to_vec();
+        assert_eq!((session.position(), session.n_evicted()), (31, 17));
+        logits
+    });
+    let error = relative_error(&found[0], &found[1]);
+    assert!(error <= SAME, "{error:e}");
 }
