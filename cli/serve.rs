@@ -227,7 +227,7 @@ fn settings(arguments: &Arguments) -> Result<Settings, String> {
     })
 }
 
-/// The models with their names: the part before `=`, or the stem of a path, or the name that was given.
+/// The models with their names: the part before `=`, or that of a file or folder, or the name that was given.
 fn sources(arguments: &Arguments, choices: &[Choice]) -> Result<Vec<Source>, String> {
     let mut sources: Vec<Source> = Vec::new();
     for text in arguments.models() {
@@ -237,7 +237,7 @@ fn sources(arguments: &Arguments, choices: &[Choice]) -> Result<Vec<Source>, Str
         };
         let place = Path::new(place);
         let path = model_path(Some(place))?;
-        let own_name = if path == place { stem(place) } else { place.display().to_string() };
+        let own_name = if path == place { short_name(place) } else { place.display().to_string() };
         let name = name.map_or(own_name, str::to_owned);
         if sources.iter().any(|source| source.names.contains(&name)) {
             return Err(format!("two models have the name {name}; name them with NAME=MODEL"));
@@ -246,7 +246,7 @@ fn sources(arguments: &Arguments, choices: &[Choice]) -> Result<Vec<Source>, Str
     }
     if sources.is_empty() {
         let path = model_path(None)?;
-        sources.push(Source { names: vec![stem(&path)], path });
+        sources.push(Source { names: vec![short_name(&path)], path });
     }
     if let Some(first) = sources.first_mut() {
         first.names.extend(arguments.alias.iter().cloned());
@@ -258,7 +258,22 @@ fn sources(arguments: &Arguments, choices: &[Choice]) -> Result<Vec<Source>, Str
     Ok(sources)
 }
 
-/// The name of a file without its ending.
-fn stem(path: &Path) -> String {
-    path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+/// The name of a file without its ending, or of a folder, in whose name a dot begins no ending (`Qwen3-0.6B`).
+fn short_name(path: &Path) -> String {
+    let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
+    name.unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dot_ends_the_name_of_a_file_and_not_of_a_folder() {
+        let folder = std::env::temp_dir().join(format!("fusebox-{}-0.6B", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        assert!(short_name(&folder).ends_with("-0.6B"));
+        assert_eq!(short_name(&folder.join("model.Q8_0.gguf")), "model.Q8_0");
+        std::fs::remove_dir(&folder).unwrap();
+    }
 }
