@@ -7,6 +7,7 @@
 //! go forward.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
 
 use fusebox_compiler::codegen::cpu::Cpu;
@@ -17,7 +18,6 @@ use fusebox_compiler::kernel::{ParamId, Skeleton};
 use fusebox_compiler::schedule::{KernelId, Place, Plan, Step};
 use fusebox_compiler::target::Work;
 use fusebox_compiler::tensor::sym::Symbol;
-use fusebox_models::config::PAGE_ROWS;
 use fusebox_runtime::error::Error;
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::names::{PAGES, TOKENS};
@@ -182,14 +182,14 @@ impl Profile {
         cpu: Option<&Cpu>,
     ) -> Result<Self, Error> {
         let times = times(session, tokens, position, n_repeats)?;
-        let n_tokens = tokens.len();
+        let (n_tokens, page_size) = (tokens.len(), session.page_size());
         let plan = session.plan_of(n_tokens)?;
         let layers = layers(plan);
         let mut of_kernel: BTreeMap<KernelId, (Work, Vec<Form>)> = BTreeMap::new();
         let mut launch = |(step, time): (&Step, Duration)| {
             let kernel = &plan.kernels[step.kernel];
             let (work, forms) = of_kernel.entry(step.kernel).or_insert_with(|| {
-                let work = measure_launch(plan, step, position, n_tokens).work();
+                let work = measure_launch(plan, step, page_size, position..position + n_tokens).work();
                 (work, cpu.map_or_else(Vec::new, |cpu| forms(cpu, plan, step)))
             });
             Launch {
@@ -361,11 +361,11 @@ fn forms(cpu: &Cpu, plan: &Plan, step: &Step) -> Vec<Form> {
     cpu.forms(&plan.kernels[step.kernel], &is_stored)
 }
 
-/// The work of a launch for `n_tokens` tokens from a position on.
-pub fn measure_launch(plan: &Plan, step: &Step, position: usize, n_tokens: usize) -> Measure {
+/// The work of a launch for tokens at these positions, over pages of this size.
+pub fn measure_launch(plan: &Plan, step: &Step, page_size: usize, tokens: Range<usize>) -> Measure {
     let value = |symbol: Symbol| match symbol.name.as_str() {
-        TOKENS => n_tokens as i64,
-        PAGES => (position + n_tokens).div_ceil(PAGE_ROWS) as i64,
+        TOKENS => tokens.len() as i64,
+        PAGES => tokens.end.div_ceil(page_size) as i64,
         _ => symbol.near,
     };
     measure_at(&plan.kernels[step.kernel], &value)

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, stdout};
+use std::ops::Range;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -110,11 +111,11 @@ pub(crate) fn sources(plan: &Plan, target: &Target) -> Result<String, String> {
     Ok(sources.map_err(|error| error.to_string())?.join("\n"))
 }
 
-/// Memory traffic of one step in bytes, for `n_tokens` tokens from a position on.
-pub(crate) fn bytes_of_step(plan: &Plan, position: usize, n_tokens: usize) -> f64 {
+/// Memory traffic of one step in bytes, for tokens at these positions, over pages of this size.
+pub(crate) fn bytes_of_step(plan: &Plan, page_size: usize, tokens: Range<usize>) -> f64 {
     let mut of_kernel: BTreeMap<KernelId, f64> = BTreeMap::new();
     let mut of_step = |step: &Step| {
-        let bytes = || measure_launch(plan, step, position, n_tokens).work().bytes;
+        let bytes = || measure_launch(plan, step, page_size, tokens.clone()).work().bytes;
         *of_kernel.entry(step.kernel).or_insert_with(bytes)
     };
     plan.steps.iter().map(&mut of_step).sum()

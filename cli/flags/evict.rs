@@ -11,7 +11,7 @@ pub(crate) struct EvictFlags {
     /// Tokens that a sequence drops as it grows.
     #[arg(long, value_name = "POLICY", default_value = "none", alias = "eviction-policy")]
     evict: Dropped,
-    /// First tokens that --evict keeps (attention sinks); sliding rounds them up to pages of 64.
+    /// First tokens that --evict keeps (attention sinks); sliding rounds them up to whole pages.
     #[arg(
         long,
         value_name = "N",

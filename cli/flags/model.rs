@@ -62,11 +62,14 @@ pub(crate) struct DeviceFlags {
     /// Data type of the KV cache [default: f16, with --precise f32].
     #[arg(long, value_name = "TYPE", ignore_case = true)]
     kv_type: Option<KvType>,
+    /// Tokens of a page of the KV cache, a power of two from 16 to 1024 [default: 64].
+    #[arg(long, value_name = "N", alias = "block-size")]
+    page_size: Option<usize>,
 }
 
 impl Default for DeviceFlags {
     fn default() -> Self {
-        Self { device: AUTO.to_owned(), gpu_memory: None, precise: false, kv_type: None }
+        Self { device: AUTO.to_owned(), gpu_memory: None, precise: false, kv_type: None, page_size: None }
     }
 }
 
@@ -77,7 +80,7 @@ pub(crate) struct KvPoolFlags {
     /// it as fits].
     #[arg(long, value_name = "MIB", alias = "kv-cache-memory", conflicts_with = "kv_pages")]
     kv_memory: Option<usize>,
-    /// The same in pages of 64 tokens.
+    /// The same in pages.
     #[arg(long, value_name = "N", alias = "num-gpu-blocks-override")]
     kv_pages: Option<usize>,
 }
@@ -128,7 +131,7 @@ impl ModelFlags {
     }
 
     /// The values of the flags that say where and how it runs.
-    pub(crate) fn to_json(&self) -> [(&'static str, Value); 4] {
+    pub(crate) fn to_json(&self) -> [(&'static str, Value); 5] {
         self.device.to_json()
     }
 
@@ -180,7 +183,7 @@ impl NamedModel {
     }
 
     /// The values of the flags that say where and how it runs.
-    pub(crate) fn to_json(&self) -> [(&'static str, Value); 4] {
+    pub(crate) fn to_json(&self) -> [(&'static str, Value); 5] {
         self.flags.to_json()
     }
 
@@ -197,12 +200,13 @@ impl NamedModel {
 
 impl DeviceFlags {
     /// The values of the flags.
-    pub(crate) fn to_json(&self) -> [(&'static str, Value); 4] {
+    pub(crate) fn to_json(&self) -> [(&'static str, Value); 5] {
         [
             ("device", self.device.as_str().into()),
             ("gpu_memory", self.gpu_memory.into()),
             ("precise", self.precise.into()),
             ("kv_type", self.run().kv_format().to_string().into()),
+            ("page_size", self.page_size.into()),
         ]
     }
 
@@ -218,6 +222,7 @@ impl DeviceFlags {
             gpu_memory: self.gpu_memory.map(|mebibytes| mebibytes.saturating_mul(1 << 20)),
             precise: self.precise,
             kv_type: self.kv_type.map(format),
+            page_size: self.page_size,
             ..Run::auto()
         }
     }

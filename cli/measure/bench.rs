@@ -350,15 +350,17 @@ fn step(engine: &mut Engine, sequences: &[SequenceId], tokens: &[u32]) -> Result
 /// Bytes of memory traffic of a test; for decode, those of the middle step times the number of steps.
 fn bytes_of(engine: &mut Engine, test: Test) -> Result<f64, String> {
     let Test { kind, n_tokens, depth, batch } = test;
+    let page_size = engine.limits().page_rows;
     if kind == Kind::Decode {
+        let middle = depth + n_tokens / 2;
         let form = if batch > 1 { Form::Batch } else { Form::Run };
         let plan = engine.plan_of(form, batch).map_err(|error| error.to_string())?;
-        return Ok(n_tokens as f64 * bytes_of_step(plan, depth + n_tokens / 2, batch));
+        return Ok(n_tokens as f64 * bytes_of_step(plan, page_size, middle..middle + batch));
     }
     let (mut position, mut bytes) = (depth, 0.0);
     for n_now in engine.pieces(n_tokens) {
         let plan = engine.plan_of(Form::Run, n_now).map_err(|error| error.to_string())?;
-        bytes += bytes_of_step(plan, position, n_now);
+        bytes += bytes_of_step(plan, page_size, position..position + n_now);
         position += n_now;
     }
     Ok(bytes)

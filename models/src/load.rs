@@ -98,7 +98,15 @@ impl Settings {
         Self::of_batch(1, context, chunk, cache, scored)
     }
 
-    /// For so many sequences, with a KV cache that holds the whole context of each.
+    /// The same, with pages of another size.
+    #[must_use]
+    pub fn with_pages_of(mut self, page_rows: usize) -> Self {
+        self.cache.page_rows = page_rows;
+        self.cache.n_pages = self.batch * self.cache.pages_of(self.context);
+        self
+    }
+
+    /// For a number of sequences, with a KV cache that holds the whole context of each.
     pub fn of_batch(batch: usize, context: usize, chunk: usize, cache: Format, scored: Scored) -> Self {
         let one = KvCache::of_one(context);
         let cache = KvCache { format: cache, n_pages: batch * one.n_pages, n_sequences: batch, ..one };

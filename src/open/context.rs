@@ -5,7 +5,6 @@
 //! A text that cannot fit is refused before it is tokenised, which takes time and memory.
 
 use fusebox_compiler::foundation::amount::counted;
-use fusebox_models::config::PAGE_ROWS;
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::device::Footprint;
 
@@ -78,9 +77,10 @@ impl ContextRange {
         Self { min: self.min.max(n_tokens), max: self.max.max(n_tokens) }
     }
 
-    /// The longest context of a sequence where all sequences have so many pages, and no less than the minimum.
-    pub fn of_pages(self, n_pages: usize) -> usize {
-        (n_pages * PAGE_ROWS).clamp(self.min, self.max)
+    /// The longest context of a sequence where all sequences share room for this number of tokens, and no less than the
+    /// minimum.
+    pub fn of_room(self, n_tokens: usize) -> usize {
+        n_tokens.clamp(self.min, self.max)
     }
 }
 
@@ -122,10 +122,10 @@ mod tests {
     }
 
     #[test]
-    fn a_context_is_as_long_as_all_pages_are() {
+    fn a_context_is_as_long_as_there_is_room() {
         let context = ContextRange { min: 1, max: 300 };
-        assert_eq!([9, 5, 4, 1, 0].map(|pages| context.of_pages(pages)), [300, 300, 256, 64, 1]);
-        assert_eq!(context.no_less_than(40).of_pages(0), 40);
-        assert_eq!(ContextRange::exactly(100).of_pages(0), 100);
+        assert_eq!([9, 5, 4, 1, 0].map(|pages| context.of_room(64 * pages)), [300, 300, 256, 64, 1]);
+        assert_eq!(context.no_less_than(40).of_room(0), 40);
+        assert_eq!(ContextRange::exactly(100).of_room(0), 100);
     }
 }

@@ -5,6 +5,7 @@
 //! bad file before anything is compiled.
 
 use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -57,6 +58,8 @@ const USUAL_WINDOW: usize = 512;
 const LEAST_WINDOW: usize = 32;
 /// How many of the last tokens choose what each head keeps.
 const OBSERVED: usize = 32;
+/// Tokens of a page of the KV cache: fewer would be copied and looked up one by one, more would be shared by nobody.
+const PAGE_SIZES: RangeInclusive<usize> = 16..=1024;
 /// The most pages of a KV cache.
 const MAX_PAGES: usize = 1 << 20;
 /// Sizes of a prefill chunk, largest first: a smaller one is used where that leaves memory for a longer context.
@@ -95,6 +98,8 @@ pub struct Opened {
     level: Level,
     /// The data type of the KV cache.
     pub kv_type: Format,
+    /// Tokens of a page of the KV cache.
+    pub page_size: usize,
     /// Whether its sessions can score every token of a step, not only the last.
     pub scores_every: bool,
     /// The most tokens that are guessed for a sequence of an engine.
@@ -127,6 +132,10 @@ impl Run {
         let device = Device::named(self.device.as_deref().unwrap_or(AUTO))?;
         if device == Device::Cpu && self.gpu_memory.is_some() {
             return Err("--gpu-memory needs a GPU: --device cuda, vulkan or metal".to_owned());
+        }
+        if let Some(n) = self.page_size.filter(|n| !n.is_power_of_two() || !PAGE_SIZES.contains(n)) {
+            let (least, most) = (PAGE_SIZES.start(), PAGE_SIZES.end());
+            return Err(format!("--page-size is {n}, expected a power of two from {least} to {most}"));
         }
         let (mut options, level) = environment()?;
         if let Some(folder) = &self.cache {
@@ -167,6 +176,7 @@ impl Ready<'_> {
             options,
             level,
             kv_type,
+            page_size: run.page_size.unwrap_or(PAGE_ROWS),
             scores_every: false,
             n_guessed: 0,
             gpu_memory,
@@ -246,7 +256,7 @@ impl Opened {
             let whole = self.settings(context.max, chunk, scored, batch);
             let Some(n_pages) = n_pages else { return whole };
             // A sequence may have all pages, and no more.
-            let own = self.settings(context.of_pages(n_pages), chunk, scored, batch);
+            let own = self.settings(context.of_room(n_pages * self.page_size), chunk, scored, batch);
             Settings { cache: KvCache { n_pages, ..whole.cache }, ..own }
         };
         let mut settings = settings_of(CHUNKS[0], stated);
@@ -265,7 +275,7 @@ impl Opened {
                     (most, settings) = (fitting, settings_of(chunk, Some(fitting.max(least.min(wanted)))));
                 }
                 // Where there is room for much more than a chunk, a smaller chunk would gain little.
-                if fitting == wanted || (4 * chunk..context.max).contains(&(fitting * PAGE_ROWS)) {
+                if fitting == wanted || (4 * chunk..context.max).contains(&(fitting * self.page_size)) {
                     break;
                 }
             }
@@ -303,7 +313,8 @@ impl Opened {
         if (1..=MAX_PAGES).contains(&n_pages) {
             return Ok(n_pages);
         }
-        let what = format!("its memory has {n_pages} pages of {PAGE_ROWS} tokens, expected 1 to {MAX_PAGES}");
+        let rows = self.page_size;
+        let what = format!("its memory has {n_pages} pages of {rows} tokens, expected 1 to {MAX_PAGES}");
         Err(CompilerError::input("the KV cache", what).into())
     }
 
@@ -312,6 +323,7 @@ impl Opened {
         let config = &self.model.config;
         let max_chunk = if config.is_causal() { chunk.min(config.most_tokens()) } else { context };
         let settings = Settings::of_batch(batch, context, context.clamp(2, max_chunk), self.kv_type, scored);
+        let settings = settings.with_pages_of(self.page_size);
         let n_guessed = if batch > 1 { (batch * self.n_guessed).min(MOST_IN_STEP) } else { 0 };
         let chooses = has_logits(scored) && self.evict.is_some_and(|evict| evict.policy == Policy::SnapKv);
         let observed = if chooses { OBSERVED } else { 0 };

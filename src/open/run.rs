@@ -15,14 +15,14 @@ use fusebox_models::sample::Settings as Sampling;
 pub enum KvPool {
     /// As many pages as so many bytes hold.
     Bytes(usize),
-    /// So many pages, of 64 tokens each.
+    /// So many pages.
     Pages(usize),
 }
 
 /// Which tokens a sequence drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Whole pages of 64 tokens, so that it goes on beyond its context (`StreamingLLM`): the first tokens stay, which
+    /// Whole pages, so that it goes on beyond its context (`StreamingLLM`): the first tokens stay, which
     /// attention needs as sinks, and a window over the last ones.
     Sliding,
     /// After a prompt each head keeps the rows that the last 32 tokens attend to most, beside the first and the last
@@ -66,6 +66,9 @@ pub struct Run {
     pub precise: bool,
     /// The data type of the KV cache; half precision, or single where all is.
     pub kv_type: Option<Format>,
+    /// Tokens of a page of the KV cache, a power of two from 16 to 1024; 64. Prefixes are shared and tokens evicted by
+    /// whole pages.
+    pub page_size: Option<usize>,
     /// The KV cache of an engine; the whole context of each sequence, on a GPU as much of it as is free.
     pub kv_pool: Option<KvPool>,
     /// The folder of compiled programs; one in the user's cache folder.

@@ -94,6 +94,11 @@ impl Session {
         self.engine.limits().context
     }
 
+    /// How many tokens a page of its KV cache has.
+    pub fn page_size(&self) -> usize {
+        self.engine.limits().page_rows
+    }
+
     /// The size of the vocabulary.
     pub fn n_vocab(&self) -> usize {
         self.engine.limits().n_vocab

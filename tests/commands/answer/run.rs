@@ -161,6 +161,20 @@ fn precise_and_other_caches_are_possible() {
 }
 
 #[test]
+fn pages_of_any_size_hold_the_same_text() {
+    let line = ["run", "-p", "Once upon a time", "-n", "40", "--precise", "--json"];
+    let usual = json(&line);
+    for size in ["16", "32", "256"] {
+        let told = json(&[&line[..], &["--page-size", size]].concat());
+        assert_eq!(told["tokens"], usual["tokens"], "{size}");
+    }
+    for size in ["0", "8", "48", "2048"] {
+        let sentence = refused(&["run", "-p", "a", "--page-size", size]);
+        assert_eq!(sentence, format!("--page-size is {size}, expected a power of two from 16 to 1024"));
+    }
+}
+
+#[test]
 fn a_second_start_compiles_nothing() {
     let cache = own::path("fresh");
     // It may be left from an earlier run.

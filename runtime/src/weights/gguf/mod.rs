@@ -1,6 +1,6 @@
 //! GGUF files, versions 2 and 3, little-endian.
 //!
-//! In: the bytes of a file that starts with [`MAGIC`]. Out: its metadata and its tensors, in the file's order.
+//! In: the bytes of a file that starts with `GGUF`. Out: its metadata and its tensors, in the file's order.
 //! A duplicate key or tensor is refused, and so are tensors that overlap, leave the file or are not aligned: no two
 //! names can mean the same bytes.
 //! GGUF lists the innermost size first; shapes are returned with the outermost first. The types are in `ggml.rs`.
