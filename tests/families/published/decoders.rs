@@ -11,8 +11,8 @@ use serde_json::Value as Json;
 use support::given::fixture;
 use support::run::{Run, relative_error};
 
-/// Single precision, summed in another order.
-const SAME: f64 = 2e-5;
+/// Single precision, summed in another order, which depends on the instruction set: up to 2.5e-5 with AVX2.
+const SAME: f64 = 4e-5;
 
 fn numbers<T>(json: &Json, of: impl Fn(&Json) -> T) -> Vec<T> {
     json.as_array().unwrap().iter().map(of).collect()
