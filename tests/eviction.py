@@ -11,15 +11,13 @@ With --write the tables go into the document and the plot beside it, else the ta
 import argparse
 import json
 import math
-import re
-import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-DOCUMENT = ROOT / "docs" / "quality.md"
+from tables import ROOT, records, table, told, write
+
 PLOT = ROOT / "docs" / "eviction.svg"
 CONTEXT = 2048
 WINDOWS = [128, 256, 512, 1024]
@@ -30,14 +28,6 @@ ALONE = ["--threads", 1]
 # Characters of a text, and a little less than a half and a quarter of its tokens.
 HAY, KEPT = 5200, [672, 336]
 SECRETS = {"Anna": "violin", "Boris": "copper", "Clara": "lantern", "David": "orchard", "Edith": "pepper", "Felix": "harbour"}
-
-
-def told(*arguments):
-    """What a command that succeeds says as JSON."""
-    done = subprocess.run([str(one) for one in arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{' '.join(map(str, arguments))}: {done.stderr.strip()}")
-    return json.loads(done.stdout)
 
 
 def sliding(window, first):
@@ -53,7 +43,7 @@ def perplexities(fusebox, model, text, chunks):
 
     def score(*flags):
         command = [fusebox, "perplexity", "-m", model, "-f", text, "-c", CONTEXT, "--chunks", chunks, "--json"]
-        found = told(*command, *ALONE, *flags)
+        found = json.loads(told(*command, *ALONE, *flags))
         print(*flags, f"{found['perplexity']:.2f}", file=sys.stderr)
         return found
 
@@ -86,16 +76,11 @@ def needles(fusebox, model, text, n, folder):
         prompt.write_text(f"{hay[:at]}\n\n{sentence} is {secret}.\n{hay[at:]}\n\n{sentence}", encoding="utf-8")
         for policy, flags in policies.items():
             command = [fusebox, "run", "-m", model, "-f", prompt, "--no-chat", "-n", 5, "--temp", 0, "--json"]
-            answer = told(*command, *ALONE, *flags)
+            answer = json.loads(told(*command, *ALONE, *flags))
             n_tokens.append(answer["prompt_tokens"])
             found[policy] += secret in answer["text"]
         print(secret, found, file=sys.stderr)
     return found, round(sum(n_tokens) / len(n_tokens))
-
-
-def table(heads, rows):
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def plot(curves, whole):
@@ -146,12 +131,7 @@ def main():
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        text = given.text
-        if text is None:
-            # Records do not change, so the first of them stay the same text.
-            text = folder / "text"
-            records = sorted((ROOT / "docs" / "decisions").glob("*.md"))
-            text.write_text("\n".join(one.read_text(encoding="utf-8") for one in records), encoding="utf-8")
+        text = given.text or records(folder)
         common = given.fusebox, given.model
         with ThreadPoolExecutor() as pool:
             scores = pool.submit(perplexities, *common, text, given.chunks)
@@ -169,13 +149,7 @@ def main():
     if not given.write:
         print("\n".join(tables.values()))
         return
-    document = DOCUMENT.read_text(encoding="utf-8")
-    for name, own in tables.items():
-        pattern = rf"(<!-- made by tests/eviction.py: {name} -->\n).*?(<!-- end -->)"
-        document, n = re.subn(pattern, lambda found: found[1] + own + found[2], document, flags=re.DOTALL)
-        if n != 1:
-            sys.exit(f"{DOCUMENT}: expected one place for the table `{name}`, found {n}")
-    DOCUMENT.write_text(document, encoding="utf-8")
+    write("eviction.py", tables)
     PLOT.write_text(plot(curves, whole["perplexity"]), encoding="utf-8")
 
 

@@ -11,7 +11,6 @@ With --write the tables go into the document, else to standard output.
 
 import argparse
 import json
-import re
 import struct
 import subprocess
 import sys
@@ -20,20 +19,12 @@ import time
 import urllib.request
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-DOCUMENT = ROOT / "docs" / "quality.md"
+from tables import records, table, told, write
+
 CONTEXT = 512
 # Names for mixes that another name in the list stands for.
 SAME = {"Q3_K", "Q4_K", "Q5_K", "COPY"}
 CACHES = ["f32", "f16", "q8_0"]
-
-
-def told(*arguments):
-    """Standard output of a command that succeeds."""
-    done = subprocess.run([str(one) for one in arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{' '.join(map(str, arguments))}: {done.stderr.strip()}")
-    return done.stdout
 
 
 def formats(fusebox):
@@ -213,22 +204,6 @@ def determinism(fusebox, model, text, folder):
     return table(["what changes", "default", "`--precise`"], rows)
 
 
-def table(heads, rows):
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def write(tables):
-    """Puts the tables into the document, each between its marks."""
-    document = DOCUMENT.read_text(encoding="utf-8")
-    for name, own in tables.items():
-        pattern = rf"(<!-- made by tests/quality.py: {name} -->\n).*?(<!-- end -->)"
-        document, n = re.subn(pattern, lambda found: found[1] + own + found[2], document, flags=re.DOTALL)
-        if n != 1:
-            sys.exit(f"{DOCUMENT}: expected one place for the table `{name}`, found {n}")
-    DOCUMENT.write_text(document, encoding="utf-8")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("fusebox")
@@ -240,17 +215,12 @@ def main():
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        text = given.text
-        if text is None:
-            # Records do not change, so the first of them stay the same text.
-            text = folder / "text"
-            records = sorted((ROOT / "docs" / "decisions").glob("*.md"))
-            text.write_text("\n".join(one.read_text(encoding="utf-8") for one in records), encoding="utf-8")
+        text = given.text or records(folder)
         names = given.formats.split(",") if given.formats else ["COPY", *formats(given.fusebox)]
         by_format, by_cache = quality(given.fusebox, given.model, names, given.chunks, text, folder)
         tables = {"formats": by_format, "caches": by_cache, "bits": determinism(given.fusebox, given.model, text, folder)}
     if given.write:
-        write(tables)
+        write("quality.py", tables)
     else:
         print("\n".join(tables.values()))
 

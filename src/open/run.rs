@@ -13,9 +13,9 @@ use fusebox_models::sample::Settings as Sampling;
 /// How large the KV cache is that many sequences share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvPool {
-    /// As many pages as so many bytes hold.
+    /// As many pages as fit into this number of bytes.
     Bytes(usize),
-    /// So many pages.
+    /// This number of pages.
     Pages(usize),
 }
 
@@ -35,12 +35,12 @@ pub enum Policy {
 pub struct Evict {
     /// Which tokens go.
     pub policy: Policy,
-    /// So many of the first tokens stay.
+    /// How many of the first tokens stay.
     pub keep_first: usize,
-    /// So many of the last tokens stay, or with [`Policy::SnapKv`] so many in all; 512, or fewer where the context has
+    /// How many of the last tokens stay, or with [`Policy::SnapKv`] how many in all; 512, or fewer where the context has
     /// no room for them.
     pub window: Option<usize>,
-    /// With less available memory than so many bytes a quarter of the tokens goes, whatever the window is.
+    /// With less available memory than this, in bytes, a quarter of the tokens goes, whatever the window is.
     pub evict_below: u64,
 }
 

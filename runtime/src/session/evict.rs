@@ -25,7 +25,7 @@ pub trait Eviction: Send {
 pub struct Needed {
     /// So many of the first.
     pub first: usize,
-    /// So many of those between; each head keeps its own. Where none are needed, whole pages go.
+    /// The number of those between; each head keeps its own. Where none are needed, whole pages go.
     pub between: usize,
     /// So many of the last.
     pub last: usize,
@@ -45,7 +45,7 @@ pub struct Sliding {
     pub first: usize,
     /// How many of the last tokens each token sees at least, itself among them.
     pub window: usize,
-    /// With less memory than so many bytes a quarter of the tokens goes, whatever the window is.
+    /// With less memory than this, in bytes, a quarter of the tokens goes, whatever the window is.
     pub below: u64,
     /// Bytes of memory that are available, where that is known.
     pub available: fn() -> Option<u64>,
@@ -62,8 +62,8 @@ impl Eviction for Sliding {
     }
 }
 
-/// After a prompt, and whenever a sequence has grown beyond it again, so many tokens are kept: the first and the last,
-/// and between them, for each head, those that the last attend to most (`SnapKV`).
+/// After a prompt, and whenever a sequence has grown beyond it again, a window of tokens is kept: the first and the
+/// last, and between them, for each head, those that the last attend to most (`SnapKV`).
 #[derive(Clone, Copy, Debug)]
 pub struct SnapKv {
     /// How many of the first tokens are kept.
@@ -74,7 +74,7 @@ pub struct SnapKv {
     pub window: usize,
     /// The most tokens of a sequence: positions go on, and no model is trained for any.
     pub longest: usize,
-    /// With less memory than so many bytes a quarter of the tokens goes, whatever the window is.
+    /// With less memory than this, in bytes, a quarter of the tokens goes, whatever the window is.
     pub below: u64,
     /// Bytes of memory that are available, where that is known.
     pub available: fn() -> Option<u64>,

@@ -10,7 +10,7 @@ use fusebox_compiler::tensor::quant::Format;
 
 use crate::device::{Device, ProgramId, Weights};
 use crate::error::Error;
-use crate::session::names::{PAGES, ROWS, TOKENS, inputs, is_carried, refused};
+use crate::session::names::{PAGES, ROWS, TOKENS, block_of, inputs, is_carried, refused};
 
 /// A plan and the program that a device made of it.
 pub(super) struct Loaded {
@@ -169,11 +169,10 @@ impl Loaded {
     /// The outputs of a program that returns attention.
     pub(super) fn attention(&self) -> Vec<Attention> {
         let own = |slot: &BufferSlot| {
-            let block = slot.name.rsplit_once('.').map_or("", |(block, _)| block);
             let sizes = slot.shape.iter().map(|(_, size)| size.most().max(0) as usize);
             let is_by_row = slot.shape.axes().nth(1).is_some_and(|axis| axis.as_str() == ROWS);
             Attention {
-                block: block.to_owned(),
+                block: block_of(&slot.name).to_owned(),
                 n_heads: if is_by_row { sizes.skip(2).product() } else { 0 },
             }
         };

@@ -50,6 +50,11 @@ pub mod inputs {
     pub const SCALES: &str = "adapter_scales";
 }
 
+/// The block that a state or an output belongs to, by its name.
+pub(super) fn block_of(name: &str) -> &str {
+    name.rsplit_once('.').map_or("", |(block, _)| block)
+}
+
 /// A refusal of what has this name.
 pub(super) fn refused(place: &str, what: String) -> Error {
     CompilerError::Input { complaints: vec![Complaint::new(place, what)] }.into()

@@ -28,7 +28,7 @@ use crate::device::Weights;
 use crate::error::{Error, Place};
 use crate::files::{self, Unfinished};
 use crate::session::engine::{Engine, Limits, SequenceId};
-use crate::session::names::{ROWS, is_carried, refused};
+use crate::session::names::{ROWS, block_of, is_carried, refused};
 
 /// How every file begins.
 const MAGIC: &[u8; 4] = b"FBKV";
@@ -380,7 +380,7 @@ impl PageLayout {
 
     /// The block that the state belongs to.
     pub(super) fn block(&self) -> &str {
-        self.state.rsplit_once('.').map_or("", |(block, _)| block)
+        block_of(&self.state)
     }
 
     /// Where a row of a run lies, of some pages side by side.

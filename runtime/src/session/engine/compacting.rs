@@ -19,7 +19,7 @@ use crate::session::loaded::Attention;
 use crate::session::names::refused;
 use crate::session::pool::PageId;
 
-/// The attention of a row is the mean over so many neighbours: what surrounds a row that matters is kept as well.
+/// Rows over which attention is averaged: the neighbours of a row that matters are kept as well.
 const N_NEIGHBOURS: usize = 5;
 
 /// For each block, the rows that each of its heads keeps.

@@ -243,10 +243,10 @@ async fn chunks(
             }
             has_role[index] = true;
             let first = choice(index, json!({ "role": "assistant", "content": "" }), Value::Null);
-            shown.send(frames, served, &answering, first, false).await?;
+            shown.send(frames, served, &answering, (index, first), false).await?;
         }
         let next = choice(index, delta.unwrap_or_default(), logprobs);
-        shown.send(frames, served, &answering, next, is_end).await?;
+        shown.send(frames, served, &answering, (index, next), is_end).await?;
     }
     shown.end(frames, served, &answering).await
 }

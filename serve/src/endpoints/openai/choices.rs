@@ -101,12 +101,11 @@ impl Shown {
         frames: &Frames,
         served: &Served,
         answering: &Answering<'_>,
-        mut choice: Map<String, Value>,
+        (index, mut choice): (usize, Map<String, Value>),
         is_end: bool,
     ) -> Result<(), Problem> {
         choice.insert("finish_reason".to_owned(), Value::Null);
         if is_end {
-            let index = choice["index"].as_u64().unwrap_or_default() as usize;
             insert_reason(&mut choice, answering.readers[index].reason.as_ref());
         }
         let mut chunk = self.chunk(served, answering, &[choice.into()]);

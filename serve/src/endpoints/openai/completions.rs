@@ -240,7 +240,7 @@ async fn chunks(
         choice.insert("text".to_owned(), text.into());
         let found = if beside.scores && !is_end { scores[index].take() } else { Value::Null };
         choice.insert("logprobs".to_owned(), found);
-        shown.send(frames, served, &answering, choice, is_end).await?;
+        shown.send(frames, served, &answering, (index, choice), is_end).await?;
     }
     shown.end(frames, served, &answering).await
 }
