@@ -37,8 +37,8 @@ pub struct Evict {
     pub policy: Policy,
     /// How many of the first tokens stay.
     pub keep_first: usize,
-    /// How many of the last tokens stay, or with [`Policy::SnapKv`] how many in all; 512, or fewer where the context has
-    /// no room for them.
+    /// How many of the last tokens stay, or with [`Policy::SnapKv`] how many in all; 512, or fewer where the context
+    /// has no room for them.
     pub window: Option<usize>,
     /// With less available memory than this, in bytes, a quarter of the tokens goes, whatever the window is.
     pub evict_below: u64,
