@@ -1,18 +1,17 @@
 //! `fusebox embed`: turns texts into vectors, or scores how well they answer a query.
 //!
 //! In: a model, and a text, or a file with a text in each line. Out: a vector of length 1 for each text, pooled as the
-//! model says; of a model that ranks texts, or with `--query`, a score from 0 to 1.
-//! A ranker that is a decoder (Qwen3-Reranker) answers yes or no: the score is the probability of yes against no.
+//! model says, or the scores of a model with a head that scores texts; with `--query`, a score from 0 to 1 of how well
+//! each text answers it.
 
 use std::fmt::Display;
 
 use clap::{Args, ValueEnum};
 use fusebox::Pooling;
-use fusebox::Session;
-use fusebox::embed::{Embedder, Judge, pooling_of, scored};
-use fusebox::nn::embed::Scored;
+use fusebox::embed::relevance::Relevance;
+use fusebox::embed::{Embedder, pooling_of, scored};
 use fusebox::open::{Opened, n_threads};
-use fusebox::tokenizer::Tokenizer;
+use fusebox::tokenizer::{Pair, Tokenizer};
 use serde_json::{Value, json};
 
 use crate::flags::model::NamedModel;
@@ -77,29 +76,32 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let mut progress = Progress::new(2);
     let ranks = arguments.query.is_some();
     let mut opened = if ranks {
-        arguments.model.open(&mut progress, arguments.json)?
+        arguments.model.open_ranker(&mut progress, arguments.json)?
     } else {
         arguments.model.open_embedder(&mut progress, arguments.json)?
     };
     let tokenizer = open_tokenizer(opened.model.checkpoint(), matches!(prompt, Prompt::Text(_)))?;
-    let texts = texts(&prompt, arguments, tokenizer.as_ref(), &opened)?;
-    let longest = texts.iter().map(Vec::len).max().unwrap_or(1);
+    let relevance = tokenizer.as_ref().filter(|_| ranks).map(|own| Relevance::of(&opened.model, own));
+    let relevance = relevance.transpose().map_err(|what| opened.in_model(what))?;
+    let texts = texts(&prompt, arguments, (tokenizer.as_ref(), relevance), &opened)?;
+    let longest = texts.iter().map(|text| text.tokens.len()).max().unwrap_or(1);
     let context = opened.context(None)?.no_less_than(longest);
     progress.begin("compiling");
-    let rows = if let Some(tokenizer) = tokenizer.as_ref().filter(|_| ranks) {
-        let judge = Judge::of(tokenizer).ok_or_else(|| opened.in_model(NO_ANSWERS))?;
-        let mut session = opened.session(n_threads, context, Scored::Last)?;
-        drop(progress);
-        let score = |tokens: &Vec<u32>| judged(&mut session, tokens, judge);
-        texts.iter().map(score).collect::<Result<Vec<_>, _>>()?
-    } else {
-        let pooling = pooling(arguments, &opened)?;
-        let session = opened.session(n_threads, context, scored(pooling))?;
-        let mut embedder = Embedder::new(&opened.model, session, pooling);
-        drop(progress);
-        let embed = |tokens: &Vec<u32>| embedder.embed(tokens).map_err(|error| error.to_string());
-        texts.iter().map(embed).collect::<Result<Vec<_>, _>>()?
+    let (pooling, scored) = match relevance {
+        Some(relevance) => (Pooling::Rank, relevance.scored()),
+        None => {
+            let pooling = pooling(arguments, &opened)?;
+            (pooling, scored(pooling))
+        }
     };
+    let session = opened.session(n_threads, context, scored)?;
+    let mut embedder = Embedder::new(&opened.model, session, pooling);
+    drop(progress);
+    let row = |text: &Pair| -> Result<Vec<f32>, String> {
+        let row = embedder.embed_pair(text).map_err(|error| error.to_string())?;
+        Ok(relevance.map_or(row.clone(), |relevance| vec![relevance.score(&row)]))
+    };
+    let rows = texts.iter().map(row).collect::<Result<Vec<_>, _>>()?;
     if let Some(text) = rows.iter().position(|row| row.iter().any(|x| !x.is_finite())) {
         return Err(opened.in_model(format!("the vector of text {} is no number", text + 1)));
     }
@@ -107,20 +109,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-/// What is said of a model that cannot rank.
-const NO_ANSWERS: &str = "it cannot rank texts: expected the tokens `yes` and `no`, found none";
-
-/// The tokens of each text.
+/// The tokens of each text, with those of the query where there is one.
 fn texts(
     prompt: &Prompt,
     arguments: &Arguments,
-    tokenizer: Option<&Tokenizer>,
+    (tokenizer, relevance): (Option<&Tokenizer>, Option<Relevance>),
     opened: &Opened,
-) -> Result<Vec<Vec<u32>>, String> {
+) -> Result<Vec<Pair>, String> {
     let limit = opened.limit(opened.model.config.context);
+    let alone = |tokens| Pair { tokens, kinds: Vec::new() };
     let text = match prompt {
         Prompt::Tokens(_) => {
-            return Ok(vec![prompt.tokens(tokenizer, limit).map_err(|error| opened.in_model(error))?]);
+            let tokens = prompt.tokens(tokenizer, limit).map_err(|error| opened.in_model(error))?;
+            return Ok(vec![alone(tokens)]);
         }
         Prompt::Text(text) => text,
     };
@@ -132,13 +133,17 @@ fn texts(
     };
     let one = |(number, line): (usize, &&str)| {
         let in_line = |what: &dyn Display| opened.in_model(format!("text {}: {what}", number + 1));
-        let wanted = match &arguments.query {
-            Some(query) => Judge::question(query, line),
-            None => (*line).to_owned(),
+        let found = match (&arguments.query, relevance) {
+            (Some(query), Some(relevance)) => {
+                limit.encode_pair("it has with the query", tokenizer, relevance, [query, line])
+            }
+            _ => limit.encode("it has", tokenizer, line, true).map(alone),
         };
-        let tokens = limit.encode("it has", tokenizer, &wanted, arguments.query.is_none());
-        let tokens = tokens.map_err(|what| in_line(&what))?;
-        if tokens.is_empty() { Err(in_line(&"expected at least one token, found none")) } else { Ok(tokens) }
+        let found = found.map_err(|what| in_line(&what))?;
+        if found.tokens.is_empty() {
+            return Err(in_line(&"expected at least one token, found none"));
+        }
+        Ok(found)
     };
     let texts = lines.iter().enumerate().map(one).collect::<Result<Vec<_>, _>>()?;
     if texts.is_empty() { Err("expected a text, found none".to_owned()) } else { Ok(texts) }
@@ -151,14 +156,6 @@ fn pooling(arguments: &Arguments, opened: &Opened) -> Result<Pooling, String> {
         opened
             .in_model("it does not say how hidden states become one vector; --pooling mean, cls or last does")
     })
-}
-
-/// The probability of `yes` against `no` after a text.
-fn judged(session: &mut Session, tokens: &[u32], judge: Judge) -> Result<Vec<f32>, String> {
-    session.truncate(0).map_err(|error| error.to_string())?;
-    let logits = session.feed(tokens).map_err(|error| error.to_string())?;
-    let answers = judge.answers().map(|id| logits.get(id as usize).copied().unwrap_or(f32::NAN));
-    Ok(vec![Judge::score(answers)])
 }
 
 fn print(rows: &[Vec<f32>], ranks: bool, as_json: bool) {

@@ -13,6 +13,7 @@
 //! | chat | [`Model::chat`] |
 //! | continue a text | [`Model::writer`] |
 //! | turn texts into vectors | [`Model::embedder`] |
+//! | score how well documents answer a query | [`Model::ranker`] |
 //! | decode many sequences together, with a sampler of your own | [`Model::engine`] |
 //! | describe a decoder of your own | [`Model::define`], with the formulas in [`nn`] |
 //! | open files of an architecture of your own | [`register_family`] |
@@ -70,7 +71,7 @@ pub use fusebox_runtime::{files, weights};
 pub use model::Model;
 pub use open::run::{Evict, KvPool, Policy, Run};
 pub use program::Program;
-pub use writer::{Embedder, Writer};
+pub use writer::{Embedder, Ranker, Writer};
 
 /// Amounts, tables and faults of files, for people.
 pub mod text {

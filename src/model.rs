@@ -1,4 +1,4 @@
-//! Models from Rust: open one, chat with it, complete a text, embed a text, decode many sequences.
+//! Models from Rust: open one, chat with it, complete a text, embed or rank texts, decode many sequences.
 //!
 //! In: a path, `owner/name` on the hub or the name of a stored model, and a [`Run`]. Out: handles that own what they
 //! use. Device, threads, context and memory are chosen in `open.rs`, for programs as for the command; a fault is one
@@ -10,6 +10,7 @@ use std::sync::Arc;
 use fusebox_models::adapters::Adapters;
 use fusebox_models::config::Config;
 use fusebox_models::embed::pooling::Pooling;
+use fusebox_models::embed::relevance::Relevance;
 use fusebox_models::embed::{Embedder as Embeds, pooling_of, scored};
 use fusebox_models::generate::Generator;
 use fusebox_models::layers::embed::Scored;
@@ -30,7 +31,7 @@ use crate::open::run::Run;
 use crate::open::{Opened, Purpose, model_path, n_threads};
 use crate::sampling::of_chat;
 use crate::watch::{Watch, unwatched};
-use crate::writer::{Embedder, Writer};
+use crate::writer::{Embedder, Ranker, Writer};
 
 /// An opened model.
 pub struct Model {
@@ -196,7 +197,35 @@ impl Model {
         let pooling = self.pooling(pooling.into())?;
         let pooling =
             pooling.ok_or_else(|| Error::from("the model does not say how hidden states are pooled"))?;
-        let session = self.session(scored(pooling))?;
+        self.embedder_of(tokenizer, scored(pooling), pooling)
+    }
+
+    /// What scores how well documents answer a query: a model with a head for it, or a decoder that is asked.
+    ///
+    /// # Errors
+    /// As [`Model::session`], and where the model has no tokenizer, or cannot rank.
+    pub fn ranker(&mut self) -> Result<Ranker, Error> {
+        let tokenizer = self.tokenizer()?;
+        let relevance = self.relevance(&tokenizer)?;
+        let embedder = self.embedder_of(tokenizer, relevance.scored(), Pooling::Rank)?;
+        Ok(Ranker { relevance, embedder })
+    }
+
+    /// How the model says whether a document answers a query.
+    ///
+    /// # Errors
+    /// Says what it lacks.
+    pub fn relevance(&self, tokenizer: &Tokenizer) -> Result<Relevance, Error> {
+        Ok(Relevance::of(&self.opened.model, tokenizer).map_err(|what| self.opened.in_model(what))?)
+    }
+
+    fn embedder_of(
+        &mut self,
+        tokenizer: Arc<Tokenizer>,
+        scored: Scored,
+        pooling: Pooling,
+    ) -> Result<Embedder, Error> {
+        let session = self.session(scored)?;
         let limit = self.opened.limit(session.context());
         let inner = Embeds::new(&self.opened.model, session, pooling);
         Ok(Embedder { tokenizer, inner, limit })

@@ -73,8 +73,9 @@ pub struct Choices {
 pub struct Added {
     /// A table with a row for each position, if there is one.
     pub positions: Option<Positions>,
-    /// Rows of a table for kinds of texts, of which the first is added; 0 where there is none.
-    pub n_types: usize,
+    /// Rows of a table for the kinds of tokens, which say whose they are of texts that are joined; 0 where there is
+    /// none.
+    pub n_kinds: usize,
     /// Whether the sum is normalised.
     pub has_norm: bool,
 }
@@ -104,8 +105,21 @@ pub struct Ends {
 pub struct Ranking {
     /// Scores of a text.
     pub n_labels: usize,
-    /// Whether they are made from `tanh` of a projection of the hidden state (BERT).
-    pub has_pooler: bool,
+    /// Whether the head reads the mean of the hidden states, not that of the token that stands for the text.
+    pub reads_mean: bool,
+    /// What the head has before the last matrix.
+    pub pooler: Pooler,
+}
+
+/// What a head that scores a text makes of a hidden state first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pooler {
+    /// The same.
+    None,
+    /// `tanh` of a projection of it (BERT).
+    Tanh,
+    /// The norm of GELU of a projection of it (`ModernBERT`).
+    GeluNormed,
 }
 
 /// The KV cache: pages of rows, of which every sequence takes as many as it needs.

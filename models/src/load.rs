@@ -425,8 +425,8 @@ impl Model {
     ) -> Result<Engine, Error> {
         let weights = self.weights();
         let KvCache { page_rows, n_pages, n_sequences, .. } = settings.cache;
-        let (context, n_vocab) = (settings.context, self.config.vocab);
-        let limits = Limits { context, n_vocab, page_rows, n_pages, n_sequences };
+        let (context, n_vocab, n_kinds) = (settings.context, self.config.vocab, self.config.added.n_kinds);
+        let limits = Limits { context, n_vocab, n_kinds, page_rows, n_pages, n_sequences };
         Engine::new(device, programs, &weights, limits)
     }
 }

@@ -13,7 +13,6 @@ use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
 use crate::answer::{Piece, Reader, Reading};
-use crate::engine::encoder::ONLY_EMBEDS;
 use crate::grammar::{Constraint, Grammar};
 use crate::http::ids;
 use crate::http::problem::Problem;
@@ -121,9 +120,7 @@ impl<'a> Answering<'a> {
     /// # Errors
     /// Where one does not fit, a setting or a grammar is refused, or the queue is full.
     pub(crate) fn submit(served: &'a Served, ask: Ask) -> Result<Self, Problem> {
-        if !served.generates {
-            return Err(Problem { param: Some("model".to_owned()), ..Problem::invalid(ONLY_EMBEDS) });
-        }
+        served.check_generates()?;
         let capacity = served.worker.capacity;
         let (send, events) = mpsc::channel(EVENTS);
         let arrived = Instant::now();

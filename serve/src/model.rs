@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use fusebox::embed::relevance::Relevance;
 use fusebox::template::Chat;
-use fusebox::tokenizer::Tokenizer;
+use fusebox::tokenizer::{Pair, Tokenizer};
 use fusebox::watch::{Event, Watch};
 use fusebox::weights::Checkpoint;
 use fusebox::weights::value::Value as Metadata;
@@ -69,6 +70,8 @@ pub(crate) struct Served {
     /// A hash of what the model and the server are.
     pub(crate) digest: String,
     pub(crate) pooling: Option<Pooling>,
+    /// How it says whether a document answers a query, or what it lacks for that.
+    pub(crate) relevance: Result<Relevance, String>,
     /// The most tokens that are guessed for a sequence.
     pub(crate) guesses: usize,
     /// The adapters that a request chooses from, and the factors on all ranks that stand for each alone.
@@ -149,6 +152,11 @@ impl Served {
             Err(_) if generates => None,
             Err(error) => return Err(error.to_string()),
         };
+        let relevance = match model.relevance(&tokenizer) {
+            Ok(relevance) if generates || pooling == Some(Pooling::Rank) => Ok(relevance),
+            Ok(_) => Err("it cannot rank texts: the server was started with --pooling".to_owned()),
+            Err(error) => Err(error.to_string()),
+        };
         let size: u64 = checkpoint.tensors().values().map(|tensor| tensor.n_bytes() as u64).sum();
         let n_params: u64 = checkpoint.tensors().values().map(|tensor| tensor.n_elements() as u64).sum();
         let hash = Sha256::digest(format!("{name} {size} {n_params} {}", env!("CARGO_PKG_VERSION")));
@@ -181,6 +189,7 @@ impl Served {
             info,
             digest,
             pooling,
+            relevance,
             guesses: terms.guesses,
             adapters,
             tokenizer,
@@ -206,12 +215,40 @@ impl Served {
     /// # Errors
     /// Where the text is far too long, or the file's own rules fail on it.
     pub(crate) fn tokens(&self, text: &str, add_special: bool) -> Result<Vec<u32>, Problem> {
-        // Every token has at least a byte, and none has more than a few dozen.
-        let least = text.len() / MAX_TOKEN_BYTES;
-        if least > self.worker.capacity.context {
-            return Err(Problem::too_long(self.worker.capacity.context, least));
-        }
+        self.check_bytes(text.len())?;
         self.tokenizer.encode(text, add_special).map_err(|error| Problem::invalid(error.to_string()))
+    }
+
+    /// What the model reads of a query and a document.
+    ///
+    /// # Errors
+    /// As [`Served::tokens`].
+    pub(crate) fn pair(&self, relevance: Relevance, texts: [&str; 2]) -> Result<Pair, Problem> {
+        self.check_bytes(texts.map(str::len).iter().sum())?;
+        relevance.input(&self.tokenizer, texts).map_err(Problem::invalid)
+    }
+
+    /// Refuses texts of so many bytes that they cannot fit.
+    fn check_bytes(&self, n_bytes: usize) -> Result<(), Problem> {
+        // Every token has at least a byte, and none has more than a few dozen.
+        let (least, context) = (n_bytes / MAX_TOKEN_BYTES, self.worker.capacity.context);
+        if least > context { Err(Problem::too_long(context, least)) } else { Ok(()) }
+    }
+
+    /// Refuses requests for text of a model that generates none.
+    ///
+    /// # Errors
+    /// Says what it does instead.
+    pub(crate) fn check_generates(&self) -> Result<(), Problem> {
+        match (self.generates, self.pooling) {
+            (true, _) => Ok(()),
+            (false, Some(Pooling::Rank)) => {
+                Err(Problem::model("this model ranks texts and generates none; use /v1/rerank"))
+            }
+            (false, _) => {
+                Err(Problem::model("this model embeds texts and generates none; use /v1/embeddings"))
+            }
+        }
     }
 
     /// The text of messages, by the template.
@@ -289,10 +326,6 @@ impl Served {
 fn engine(model: Model, terms: &Terms, pooling: Option<Pooling>) -> Result<MakeEngine, String> {
     let (n, guesses, folder, note) = (terms.parallel, terms.guesses, terms.prompt_cache.clone(), terms.note);
     let generates = model.generates();
-    if !generates && pooling == Some(Pooling::Rank) {
-        let what = "its head ranks single texts, as `fusebox embed` does; /v1/rerank takes a decoder";
-        return Err(what.to_owned());
-    }
     let model = Arc::new(Mutex::new(model));
     let embedder = pooling.map(|pooling| {
         let model = Arc::clone(&model);

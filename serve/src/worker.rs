@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fusebox::tokenizer::Pair;
 use tokio::sync::oneshot;
 
 use crate::engine::{Capacity, Engine};
@@ -27,7 +28,7 @@ pub(crate) type MakeEngine = Box<dyn FnMut() -> Result<Box<dyn Engine>, String> 
 /// What the thread is asked for.
 enum Order {
     Jobs(Vec<Job>),
-    Embed(Vec<u32>, oneshot::Sender<Result<Vec<f32>, String>>),
+    Embed(Pair, oneshot::Sender<Result<Vec<f32>, String>>),
     /// To write what is known of prompts to disk.
     Save(oneshot::Sender<()>),
 }
@@ -110,11 +111,11 @@ impl Worker {
         self.orders.send(Order::Jobs(jobs)).map_err(|_| Problem::fault("The engine has stopped."))
     }
 
-    /// The vector of a text.
-    pub(crate) async fn embed(&self, tokens: Vec<u32>) -> Result<Vec<f32>, Problem> {
+    /// The vector of a text, or what a head makes of two.
+    pub(crate) async fn embed(&self, input: Pair) -> Result<Vec<f32>, Problem> {
         let (answer, answered) = oneshot::channel();
         let gone = || Problem::fault("The engine has stopped.");
-        self.orders.send(Order::Embed(tokens, answer)).map_err(|_| gone())?;
+        self.orders.send(Order::Embed(input, answer)).map_err(|_| gone())?;
         answered.await.map_err(|_| gone())?.map_err(Problem::fault)
     }
 
@@ -226,8 +227,8 @@ impl Thread {
                 }
                 // Nobody waits for it any more.
                 Order::Embed(_, answer) if answer.is_closed() => {}
-                Order::Embed(tokens, answer) => {
-                    let vector = catch_unwind(AssertUnwindSafe(|| engine.embed(&tokens)));
+                Order::Embed(input, answer) => {
+                    let vector = catch_unwind(AssertUnwindSafe(|| engine.embed(&input)));
                     let vector = vector.map_or_else(
                         |_| Err("The engine failed.".to_owned()),
                         |outcome| outcome.map_err(|refused| refused.to_string()),

@@ -5,7 +5,8 @@
 //! A text that cannot fit is refused before it is tokenised, which takes time and memory.
 
 use fusebox_compiler::foundation::amount::counted;
-use fusebox_models::tokenizer::Tokenizer;
+use fusebox_models::embed::relevance::Relevance;
+use fusebox_models::tokenizer::{Pair, Tokenizer};
 use fusebox_runtime::device::Footprint;
 
 /// Unicode normalisation (NFC) joins at most this many bytes into one, before the text is tokenised.
@@ -47,12 +48,31 @@ impl ContextLimit {
         text: &str,
         add_special: bool,
     ) -> Result<Vec<u32>, String> {
-        let lengths = (0..tokenizer.n_tokens()).map(|id| tokenizer.token_bytes(id as u32).len());
-        let longest = lengths.max().unwrap_or(0).max(1);
-        self.check(&format!("{what_has} at least"), text.len() / (MAX_NFC_BYTES * longest))?;
+        self.check_bytes(what_has, tokenizer, text.len())?;
         let tokens = tokenizer.encode(text, add_special).map_err(|error| error.to_string())?;
         self.check(what_has, tokens.len())?;
         Ok(tokens)
+    }
+
+    /// Tokenises a query and a document for a model that ranks.
+    pub fn encode_pair(
+        self,
+        what_has: &str,
+        tokenizer: &Tokenizer,
+        relevance: Relevance,
+        texts: [&str; 2],
+    ) -> Result<Pair, String> {
+        self.check_bytes(what_has, tokenizer, texts.map(str::len).iter().sum())?;
+        let pair = relevance.input(tokenizer, texts)?;
+        self.check(what_has, pair.tokens.len())?;
+        Ok(pair)
+    }
+
+    /// Refuses a text of so many bytes that it cannot fit.
+    fn check_bytes(self, what_has: &str, tokenizer: &Tokenizer, n_bytes: usize) -> Result<(), String> {
+        let lengths = (0..tokenizer.n_tokens()).map(|id| tokenizer.token_bytes(id as u32).len());
+        let longest = lengths.max().unwrap_or(0).max(1);
+        self.check(&format!("{what_has} at least"), n_bytes / (MAX_NFC_BYTES * longest))
     }
 }
 

@@ -190,10 +190,45 @@ fn an_encoder_embeds_as_the_command_does_and_generates_nothing() {
     for (path, body) in [
         ("/v1/completions", json!({ "prompt": "a" })),
         ("/api/generate", json!({ "model": "bert", "prompt": "a" })),
-        ("/v1/rerank", json!({ "query": "a", "documents": ["b"] })),
     ] {
         let (status, answer) = server.post(path, &body);
         assert!(status == 400 && answer.to_string().contains("embeds texts"), "{path}: {answer}");
+    }
+    let (status, answer) = server.post("/v1/rerank", &json!({ "query": "a", "documents": ["b"] }));
+    assert!(status == 400 && answer.to_string().contains("expected a head that scores them"), "{answer}");
+}
+
+#[test]
+fn a_model_with_a_head_ranks_as_the_command_does() {
+    for name in ["rankers/bert", "rankers/xlm-roberta.gguf"] {
+        let path = fixture(name);
+        let model = path.to_str().expect("a plain path");
+        let server = Server::start(&["-m", model]);
+        let documents = ["a world, hello!", "b", "hello cafe"];
+        let (status, answer) =
+            server.post("/v1/rerank", &json!({ "query": "hello world", "documents": documents }));
+        assert_eq!((status, answer["results"].as_array().map(Vec::len)), (200, Some(3)), "{answer}");
+        let lines = documents.join("\n");
+        let told = told_json(&["embed", model, "--query", "hello world", "-p", &lines, "--json"]);
+        let scores = answer["results"].as_array().expect("results").iter().map(|result| {
+            let index = result["index"].as_u64().expect("a number") as usize;
+            assert_eq!(result["relevance_score"], told["scores"][index], "{name}: {index}");
+            result["relevance_score"].as_f64().expect("a number")
+        });
+        let scores: Vec<f64> = scores.collect();
+        assert!(
+            scores.is_sorted_by(|a, b| a > b) && scores.iter().all(|x| (0.0..1.0).contains(x)),
+            "{scores:?}"
+        );
+        let long = json!({ "query": "hello", "documents": ["a", "world ".repeat(100)] });
+        for (path, body, what) in [
+            ("/v1/rerank", long, "maximum context length is 96"),
+            ("/v1/embeddings", json!({ "input": "a" }), "use /v1/rerank"),
+            ("/v1/completions", json!({ "prompt": "a" }), "ranks texts and generates none"),
+        ] {
+            let (status, answer) = server.post(path, &body);
+            assert!(status == 400 && answer.to_string().contains(what), "{path}: {answer}");
+        }
     }
 }
 
@@ -202,7 +237,7 @@ fn a_model_that_cannot_rank_says_so_as_the_command_does() {
     let server = Server::start(&[]);
     let (status, answer) =
         server.post("/v1/rerank", &json!({ "query": "dog", "documents": ["A dog runs."] }));
-    assert!(status == 400 && answer.to_string().contains("no tokens `yes` and `no`"), "{answer}");
+    assert!(status == 400 && answer.to_string().contains("the tokens `yes` and `no`"), "{answer}");
     assert!(refused(&["embed", "-p", "A dog runs.", "--query", "dog"]).contains("the tokens `yes` and `no`"));
     let (status, answer) = server.post("/v1/rerank", &json!({ "query": "dog", "documents": [] }));
     assert!(status == 400 && answer["error"]["param"] == "documents", "{answer}");

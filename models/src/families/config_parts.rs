@@ -149,7 +149,9 @@ fn biased(hparams: Hparams<'_>, family: &Family, n_layers: usize) -> BTreeSet<St
         "output" => hparams.has(&format!("{name}{BIAS}")),
         _ => has((*name).to_owned()),
     };
-    let ends = ["token_embd_norm", "output_norm", "output", "cls", "cls.output"].into_iter().filter(is_end);
+    let ends = ["token_embd_norm", "output_norm", "output", "cls", "cls.norm", "cls.output"]
+        .into_iter()
+        .filter(is_end);
     let may_have = |part: &&str| family.is_centred || !part.ends_with("norm");
     parts().filter(has_bias).chain(ends).filter(may_have).map(str::to_owned).collect()
 }

@@ -79,5 +79,5 @@ pub(crate) fn is_reordered(architecture: &str) -> bool {
 pub(crate) fn read(architecture: &str, hparams: Hparams<'_>) -> Result<Option<Config>, Error> {
     let Some(family) = family(architecture) else { return Ok(None) };
     let config = (family.read)(hparams, family)?;
-    Ok(Some(Config { ends: encoder::ends(hparams, &config.ends), ..config }))
+    Ok(Some(Config { ends: encoder::ends(hparams, &config.ends)?, ..config }))
 }

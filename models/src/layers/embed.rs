@@ -9,9 +9,9 @@ use fusebox_compiler::graph::build::{Dim, Tensor};
 use fusebox_compiler::tensor::dtype::DType;
 use fusebox_runtime::session::names::inputs;
 
-use crate::config::{Added, Positions, Ranking};
+use crate::config::{Activation, Added, Pooler, Positions, Ranking};
 use crate::layers::low_rank::{adapted, adapted_rows};
-use crate::layers::mlp::{sigmoid, soft_cap};
+use crate::layers::mlp::{activate, sigmoid, soft_cap};
 use crate::layers::norm::norm;
 use crate::layers::scope::Scope;
 use crate::layers::top_k::top_k;
@@ -39,7 +39,7 @@ pub enum Scored {
     Normed,
     /// The same after the projections of an embedding model, `[t, f]`.
     Embedded,
-    /// Scores of the head that ranks texts, `[t, label]`.
+    /// Scores of the head that ranks texts, `[label]`.
     Ranked,
 }
 
@@ -57,19 +57,21 @@ fn embed(m: &Scope, tokens: &Tensor) -> Tensor {
     let x = m.matrix("token_embd", &[v, &m.d]).gather(v, tokens).cast(DType::F32); // [t, d]
     let x = adapted_rows(m, "token_embd", x, v, tokens);
     let x = if m.config.embedding_scale == 1.0 { x } else { x * m.config.embedding_scale };
-    let Added { positions, n_types, has_norm } = m.config.added;
+    let Added { positions, n_kinds, has_norm } = m.config.added;
     let x = positions.map_or(x.clone(), |Positions { rows, first }| {
         let row = &m.g.dim("row", rows);
         let table = m.matrix("position_embd", &[row, &m.d]);
         x + table.gather(row, &(&m.positions + m.g.integer(first as i32))).cast(DType::F32)
     });
-    let x = if n_types == 0 {
-        x
-    } else {
-        let ty = &m.g.dim("type", n_types);
-        let first = m.matrix("token_types", &[ty, &m.d]).gather(ty, &m.g.integer(0)).cast(DType::F32);
-        x + first
+    let kinds = match n_kinds {
+        0 => None,
+        1 => Some(m.g.integer(0)),
+        _ => Some(m.kinds()),
     };
+    let x = kinds.map_or(x.clone(), |kinds| {
+        let kind = &m.g.dim("kind", n_kinds);
+        x + m.matrix("token_types", &[kind, &m.d]).gather(kind, &kinds).cast(DType::F32)
+    });
     if has_norm { norm(m, "token_embd_norm", &x, &m.d) } else { x }
 }
 
@@ -107,11 +109,21 @@ fn projected(m: &Scope, x: Tensor) -> Tensor {
 
 /// The head that ranks texts.
 fn ranked(m: &Scope, x: &Tensor) -> Tensor {
-    let Some(Ranking { n_labels, has_pooler }) = m.config.ends.ranking else { return x.clone() };
+    let Some(Ranking { n_labels, reads_mean, pooler }) = m.config.ends.ranking else { return x.clone() };
     let (d, label, c) = (&m.d, &m.g.dim("label", n_labels), &m.g.dim("c", m.config.hidden));
-    // `tanh y` is `2 sigmoid 2y - 1`.
-    let tanh = |y: Tensor| sigmoid(&(y * 2.0)) * 2.0 - 1.0;
-    let x = if has_pooler { tanh(m.linear(x, "cls", &[c], [d])).rename(c, d) } else { x.clone() };
+    // Without a causal mask a text is one step, and its first token stands for it.
+    let x = match (reads_mean, m.config.is_causal()) {
+        (true, _) => x.sum(&m.t) / (m.last_slot() + m.g.integer(1)).cast(DType::F32),
+        (false, true) => last(m, x),
+        (false, false) => x.slice(&m.t, 0, 1).merge(&[&m.t, d], d),
+    };
+    let projected = || m.linear(&x, "cls", &[c], [d]).rename(c, d);
+    let x = match pooler {
+        Pooler::None => x,
+        // `tanh y` is `2 sigmoid 2y - 1`.
+        Pooler::Tanh => sigmoid(&(projected() * 2.0)) * 2.0 - 1.0,
+        Pooler::GeluNormed => norm(m, "cls.norm", &activate(Activation::Gelu, &projected()), d),
+    };
     m.linear(&x, "cls.output", &[label], [d])
 }
 

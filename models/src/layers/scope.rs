@@ -59,6 +59,8 @@ pub struct Scope<'a> {
     pub table: Tensor,
     /// The token ids, once a layer has read them.
     tokens: OnceCell<Tensor>,
+    /// The kinds of tokens, once a layer has read them.
+    kinds: OnceCell<Tensor>,
     /// The number of the sequence, once a layer has read it.
     sequence: OnceCell<Tensor>,
     /// The ranks of adapters that a sequence chooses from, and its factors on each, once a layer has read them.
@@ -104,6 +106,7 @@ impl<'a> Scope<'a> {
             p,
             t,
             tokens: OnceCell::new(),
+            kinds: OnceCell::new(),
             sequence: OnceCell::new(),
             choices: OnceCell::new(),
             layer: Cell::new(0),
@@ -166,6 +169,12 @@ impl<'a> Scope<'a> {
     #[track_caller]
     pub fn tokens(&self) -> Tensor {
         self.tokens.get_or_init(|| self.g.input(inputs::TOKENS, DType::I32, &[&self.t])).clone()
+    }
+
+    /// The kind of each token of this step, `[t]`.
+    #[track_caller]
+    pub(crate) fn kinds(&self) -> Tensor {
+        self.kinds.get_or_init(|| self.g.input(inputs::KINDS, DType::I32, &[&self.t])).clone()
     }
 
     /// Which place among the recurrent states the sequence has, `[]`, or that of each token of a batch, `[t]`.

@@ -119,6 +119,12 @@ pub(crate) const WINDOW_USED: Key = config(&["use_sliding_window"]);
 pub(crate) const WINDOW_FROM: Key = config(&["max_window_layers"]);
 /// Whether attention is causal.
 pub(crate) const CAUSAL: Key = key("attention.causal", &["is_causal"]);
+/// The classes that Transformers has for a model, one for each kind of head.
+pub(crate) const ARCHITECTURES: Key = config(&["architectures"]);
+/// Whether the head that scores a text reads the first hidden state or the mean of all, in `ModernBERT`.
+pub(crate) const HEAD_POOLING: Key = config(&["classifier_pooling"]);
+/// The activation in that head.
+pub(crate) const HEAD_ACTIVATION: Key = config(&["classifier_activation"]);
 /// Whether attention sees all of a text, in Gemma.
 pub(crate) const BIDIRECTIONAL: Key = config(&["use_bidirectional_attention"]);
 /// Every so many blocks have full attention, the first among them.

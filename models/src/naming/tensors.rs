@@ -320,18 +320,20 @@ impl Names {
             list.iter().find(|(own, _)| *own == part).map(|(_, folder)| *folder)
         };
         if block.is_empty() {
-            let own = entries.first().copied();
-            let own = own.or(in_list(&ENDS).map(|own| own.strip_prefix("model.").unwrap_or(own)));
-            let own = own.unwrap_or(part);
-            if own.starts_with("embeddings.") {
-                let prefixes = ENCODER_PREFIXES.iter().chain(&PREFIXES);
-                return prefixes.map(|prefix| format!("{prefix}{own}{ending}")).collect();
-            }
-            // The head is outside of the model.
-            if own == "lm_head" {
-                return ["", "language_model."].map(|prefix| format!("{prefix}{own}{ending}")).into();
-            }
-            return PREFIXES.map(|prefix| format!("{prefix}{own}{ending}")).into();
+            let common = in_list(&ENDS).map(|own| own.strip_prefix("model.").unwrap_or(own)).unwrap_or(part);
+            let all = if entries.is_empty() { vec![common] } else { entries };
+            let named = |own: &str| -> Vec<String> {
+                let prefixes: Vec<&str> = match own {
+                    // Heads are outside of the model.
+                    "lm_head" => ["", "language_model."].into(),
+                    _ if ["embeddings.", "pooler."].iter().any(|start| own.starts_with(start)) => {
+                        ENCODER_PREFIXES.iter().chain(&PREFIXES).copied().collect()
+                    }
+                    _ => PREFIXES.into(),
+                };
+                prefixes.iter().map(|prefix| format!("{prefix}{own}{ending}")).collect()
+            };
+            return all.into_iter().flat_map(named).collect();
         }
         let layer = block.trim_start_matches("blk.").trim_end_matches('.');
         let whole: Vec<_> = entries.iter().filter(|own| own.contains(LAYER)).collect();

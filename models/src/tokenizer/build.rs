@@ -14,7 +14,7 @@ use tokenizers::{AddedToken, Tokenizer as HfTokenizer};
 
 use crate::tokenizer::byte_encoding::{ByteEncoding, CONTINUES};
 use crate::tokenizer::sentencepiece::SentencePiece;
-use crate::tokenizer::spec::{Keys, MAX_TOKENS, Rules, TokenizerSpec, is_eos_name};
+use crate::tokenizer::spec::{Content, Keys, MAX_TOKENS, Rules, TokenizerSpec, is_eos_name};
 use crate::tokenizer::{Encoder, Table, Tokenizer};
 
 /// The longest token, in bytes.
@@ -32,10 +32,10 @@ impl TokenizerSpec {
         self.add_eos_tokens();
         let table = self.table();
         let encoder = self.encoder()?;
-        let Self { mut eos, prefix, suffix, rules, .. } = self;
+        let Self { mut eos, prefix, suffix, pair, rules, .. } = self;
         eos.sort_unstable();
         eos.dedup();
-        Ok(Tokenizer { encoder, table, prefix, suffix, eos, strips_space: rules.space_prefix })
+        Ok(Tokenizer { encoder, table, prefix, suffix, pair, eos, strips_space: rules.space_prefix })
     }
 
     /// The error of an invalid part.
@@ -73,7 +73,11 @@ impl TokenizerSpec {
         let n_tokens = self.tokens.len();
         let added = self.added.iter().map(|(id, _)| id);
         let ids = added.chain(&self.unused).chain(&self.prefix).chain(&self.suffix).chain(&self.eos);
-        match ids.copied().find(|id| *id as usize >= n_tokens) {
+        let joining = self.pair.iter().filter_map(|part| match part.content {
+            Content::Token(id) => Some(id),
+            Content::First | Content::Second => None,
+        });
+        match ids.copied().chain(joining).find(|id| *id as usize >= n_tokens) {
             Some(id) => {
                 let what = format!("expected ids below {n_tokens}, the number of tokens, found {id}");
                 Err(self.refuse(self.keys.added, what))

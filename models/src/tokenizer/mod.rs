@@ -11,6 +11,7 @@ use tokenizers::Tokenizer as HfTokenizer;
 use crate::error::Error;
 use crate::tokenizer::read::read;
 use crate::tokenizer::sentencepiece::SentencePiece;
+use crate::tokenizer::spec::{Content, Part};
 use crate::tokenizer::stream::Stream;
 
 mod build;
@@ -30,10 +31,21 @@ pub struct Tokenizer {
     /// Added around a text that is encoded with special tokens.
     prefix: Vec<u32>,
     suffix: Vec<u32>,
+    /// How two texts become one input; empty where nothing says it.
+    pair: Vec<Part>,
     /// Sorted, without duplicates.
     eos: Vec<u32>,
     /// Whether decoding strips the leading space of a text.
     strips_space: bool,
+}
+
+/// The input that two texts are joined to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pair {
+    /// Its tokens.
+    pub tokens: Vec<u32>,
+    /// The kind of each token, which says whose it is (`token_type_ids` in Transformers).
+    pub kinds: Vec<u32>,
 }
 
 /// How text is encoded.
@@ -80,6 +92,33 @@ impl Tokenizer {
             return Ok(ids);
         }
         Ok([self.prefix.as_slice(), &ids, &self.suffix].concat())
+    }
+
+    /// Joins two texts, such as a query and a document, as the file says; none where it does not.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_pair(&self, texts: [&str; 2]) -> Result<Option<Pair>, Error> {
+        if self.pair.is_empty() {
+            return Ok(None);
+        }
+        let [first, second] = texts.map(|text| self.encode(text, false));
+        let (first, second) = (first?, second?);
+        let mut pair = Pair::default();
+        for Part { content, kind } in &self.pair {
+            match content {
+                Content::Token(id) => pair.tokens.push(*id),
+                Content::First => pair.tokens.extend(&first),
+                Content::Second => pair.tokens.extend(&second),
+            }
+            pair.kinds.resize(pair.tokens.len(), *kind);
+        }
+        Ok(Some(pair))
+    }
+
+    /// Whether two texts can be joined.
+    pub fn joins(&self) -> bool {
+        !self.pair.is_empty()
     }
 
     /// Decodes tokens; bytes that are not UTF-8 become U+FFFD. `skip_special` leaves out special tokens.

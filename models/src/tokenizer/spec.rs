@@ -57,7 +57,25 @@ pub(super) struct TokenizerSpec {
     pub(super) rules: Rules,
     pub(super) prefix: Vec<u32>,
     pub(super) suffix: Vec<u32>,
+    /// How two texts become one input; empty where nothing says it.
+    pub(super) pair: Vec<Part>,
     pub(super) eos: Vec<u32>,
+}
+
+/// A part of an input that two texts are joined to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) content: Content,
+    /// The kind of its tokens (`token_type_ids` in Transformers).
+    pub(super) kind: u32,
+}
+
+/// What a part is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    Token(u32),
+    First,
+    Second,
 }
 
 /// The keys under which a file has the parts of a tokenizer.
@@ -99,7 +117,36 @@ impl TokenizerSpec {
             rules: Rules::default(),
             prefix: Vec::new(),
             suffix: Vec::new(),
+            pair: Vec::new(),
             eos: Vec::new(),
         }
+    }
+}
+
+/// How the parts of a joined input follow from the tokens around a single text.
+#[derive(Clone, Copy)]
+pub(super) struct Joining {
+    /// How many times what ends a text stands between two.
+    n_between: usize,
+    /// The kind of the second text and of what ends it; the first has 0.
+    second: u32,
+}
+
+/// Of BERT and `ModernBERT`.
+pub(super) const BERT: Joining = Joining { n_between: 1, second: 1 };
+/// Of `RoBERTa` and XLM-R.
+pub(super) const ROBERTA: Joining = Joining { n_between: 2, second: 0 };
+
+impl Joining {
+    /// The parts; none where a text has no token before it or none after it.
+    pub(super) fn parts(self, prefix: &[u32], suffix: &[u32]) -> Vec<Part> {
+        if prefix.is_empty() || suffix.is_empty() {
+            return Vec::new();
+        }
+        let tokens = |ids: &[u32]| ids.iter().map(|id| Content::Token(*id)).collect::<Vec<_>>();
+        let first = [tokens(prefix), vec![Content::First], tokens(suffix).repeat(self.n_between)].concat();
+        let second = [vec![Content::Second], tokens(suffix)].concat();
+        let of_kind = |kind| move |content| Part { content, kind };
+        first.into_iter().map(of_kind(0)).chain(second.into_iter().map(of_kind(self.second))).collect()
     }
 }

@@ -56,6 +56,8 @@ pub struct Limits {
     pub context: usize,
     /// The size of the vocabulary.
     pub n_vocab: usize,
+    /// How many kinds of tokens there are, where the model tells them apart; else 0.
+    pub n_kinds: usize,
     /// Rows of a page of the KV cache: the tokens that it holds.
     pub page_rows: usize,
     /// Pages of all sequences together.
@@ -69,6 +71,13 @@ pub struct Limits {
 pub enum Feed<'a> {
     /// Tokens.
     Tokens(&'a [u32]),
+    /// Tokens of texts that were joined, and the kind of each, which says whose it is.
+    Joined {
+        /// The tokens.
+        tokens: &'a [u32],
+        /// As many kinds.
+        kinds: &'a [u32],
+    },
     /// Vectors in place of the embeddings of tokens, one after another.
     Vectors(&'a [f32]),
 }
@@ -189,6 +198,9 @@ impl Feed<'_> {
     pub(super) fn part(self, range: Range<usize>, n: usize) -> Self {
         match self {
             Self::Tokens(tokens) => Self::Tokens(&tokens[range]),
+            Self::Joined { tokens, kinds } => {
+                Self::Joined { tokens: &tokens[range.clone()], kinds: &kinds[range] }
+            }
             Self::Vectors(vectors) => {
                 let width = vectors.len() / n;
                 Self::Vectors(&vectors[range.start * width..range.end * width])
@@ -198,8 +210,11 @@ impl Feed<'_> {
 
     fn rows(&self) -> Rows<'_> {
         match self {
-            Self::Tokens(tokens) => Rows { format: Format::I32, bytes: bytemuck::cast_slice(tokens) },
-            Self::Vectors(vectors) => Rows { format: Format::F32, bytes: bytemuck::cast_slice(vectors) },
+            Self::Tokens(tokens) => Rows::of_tokens(tokens, &[]),
+            Self::Joined { tokens, kinds } => Rows::of_tokens(tokens, kinds),
+            Self::Vectors(vectors) => {
+                Rows { format: Format::F32, bytes: bytemuck::cast_slice(vectors), kinds: &[] }
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 //! In: a plan. Out: what an engine needs to replay it: which input is which, which symbols are the number of tokens and
 //! of pages, and which outputs there are.
 
+use std::iter;
 use std::sync::Arc;
 
 use fusebox_compiler::schedule::{BufferSlot, Place, Plan};
@@ -32,6 +33,8 @@ pub(super) struct Loaded {
 pub(super) enum Input {
     /// Tokens, or vectors in their place.
     Rows,
+    /// The kind of each token.
+    Kinds,
     /// The position of each token.
     Positions,
     /// How many tokens of its sequence are before each token, or before the first of a run.
@@ -61,6 +64,8 @@ pub(super) struct Attention {
 pub(super) struct Rows<'a> {
     pub(super) format: Format,
     pub(super) bytes: &'a [u8],
+    /// The kind of each; where there are none, all are of the first.
+    pub(super) kinds: &'a [u32],
 }
 
 /// Which outputs of a plan are which.
@@ -72,7 +77,22 @@ pub(super) struct Outputs {
     pub(super) ids: Option<usize>,
 }
 
-impl Rows<'_> {
+impl<'a> Rows<'a> {
+    pub(super) fn of_tokens(tokens: &'a [u32], kinds: &'a [u32]) -> Self {
+        Self { format: Format::I32, bytes: bytemuck::cast_slice(tokens), kinds }
+    }
+
+    /// Those from the `first` on, `n` of them, where one has so many bytes.
+    pub(super) fn part(self, first: usize, n: usize, row_bytes: usize) -> Self {
+        let kinds = self.kinds.get(first..first + n).unwrap_or_default();
+        Self { bytes: &self.bytes[first * row_bytes..(first + n) * row_bytes], kinds, ..self }
+    }
+
+    /// The kind of each of `n`.
+    pub(super) fn kinds(self, n: usize) -> impl Iterator<Item = i32> {
+        self.kinds.iter().map(|kind| *kind as i32).chain(iter::repeat(0)).take(n)
+    }
+
     /// What they are, for people.
     pub(super) fn name(self) -> &'static str {
         if self.format == Format::I32 { "tokens" } else { "vectors" }
@@ -83,6 +103,7 @@ impl Input {
     fn named(name: &str) -> Option<Self> {
         match name {
             inputs::TOKENS | inputs::VECTORS => Some(Self::Rows),
+            inputs::KINDS => Some(Self::Kinds),
             inputs::POSITIONS => Some(Self::Positions),
             inputs::SLOT => Some(Self::Slot),
             inputs::PAGE => Some(Self::Page),

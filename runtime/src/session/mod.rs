@@ -151,6 +151,20 @@ impl Session {
         self.extend(Feed::Tokens(tokens), true, each)
     }
 
+    /// The same with the kind of each token, which says whose it is of texts that were joined, for a model that tells
+    /// kinds apart.
+    ///
+    /// # Errors
+    /// As [`Session::feed`], and where the model has fewer kinds.
+    pub fn score_joined(
+        &mut self,
+        tokens: &[u32],
+        kinds: &[u32],
+        each: &mut dyn FnMut(&[f32]),
+    ) -> Result<(), Error> {
+        self.extend(Feed::Joined { tokens, kinds }, true, each)
+    }
+
     /// Appends input vectors, one after another, in place of the embeddings of tokens; otherwise as [`Session::score`].
     ///
     /// # Errors

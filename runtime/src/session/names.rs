@@ -30,6 +30,8 @@ pub(super) fn is_carried(name: &str) -> bool {
 pub mod inputs {
     /// Token ids, `[t]`.
     pub const TOKENS: &str = "tokens";
+    /// The kind of each token, `[t]`: which of the texts that were joined it is of.
+    pub const KINDS: &str = "kinds";
     /// Vectors in place of the embeddings of tokens, `[t, d]`.
     pub const VECTORS: &str = "x";
     /// The position of each token, `[t]`: what RoPE sees.

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use fusebox::pooling::normalised;
+use fusebox::pooling::{Pooling, normalised};
+use fusebox::tokenizer::Pair;
 use serde_json::{Value, json};
 
 use crate::app::{App, Request, blocking};
@@ -49,9 +50,15 @@ async fn vectors(
     dimensions: Option<usize>,
     cuts: bool,
 ) -> Result<(Vec<Vec<f32>>, usize), Problem> {
-    if served.pooling.is_none() {
-        let what = "this model does not say how hidden vectors are pooled; --pooling of the server does";
-        return Err(Problem { param: Some("model".to_owned()), ..Problem::invalid(what) });
+    match served.pooling {
+        Some(Pooling::Rank) => {
+            return Err(Problem::model("this model scores texts and makes no vectors; use /v1/rerank"));
+        }
+        None => {
+            let what = "this model does not say how hidden vectors are pooled; --pooling of the server does";
+            return Err(Problem::model(what));
+        }
+        Some(Pooling::Mean | Pooling::First | Pooling::Last) => {}
     }
     let width = served.width;
     if dimensions.is_some_and(|n| n > width) {
@@ -70,7 +77,7 @@ async fn vectors(
     let n_tokens = inputs.iter().map(Vec::len).sum();
     let mut vectors = Vec::with_capacity(inputs.len());
     for tokens in inputs {
-        let mut vector = served.worker.embed(tokens).await?;
+        let mut vector = served.worker.embed(Pair { tokens, kinds: Vec::new() }).await?;
         if dimensions.is_some_and(|n| n < vector.len()) {
             vector.truncate(dimensions.unwrap_or(width));
             vector = normalised(&vector);

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fusebox::Pooling;
 use fusebox::sample::Settings;
 use serde_json::{Map, Value, json};
 
@@ -492,7 +493,7 @@ pub(crate) async fn show(app: Arc<App>, request: Request) -> Result<Response, Pr
     if served.thinks {
         capabilities.push("thinking");
     }
-    if served.pooling.is_some() {
+    if served.pooling.is_some_and(|pooling| pooling != Pooling::Rank) {
         capabilities.push("embedding");
     }
     let mut info = served.info.clone();

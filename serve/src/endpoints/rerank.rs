@@ -1,19 +1,21 @@
 //! `POST /v1/rerank`: how well documents answer a query, as Jina and llama.cpp have it.
 //!
 //! In: a query and documents. Out: their scores, the best first.
-//! A decoder that was trained for it (Qwen3-Reranker) answers yes or no after each document. Documents are prompts of
-//! one token more, so that they are batched, and share the pages of what stands before them.
+//! A model with a head reads the query with each document, one after the other, as embeddings are made. A decoder that
+//! was trained for it (Qwen3-Reranker) answers yes or no after each document: documents are prompts of one token more,
+//! so that they are batched, and share the pages of what stands before them.
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use fusebox::embed::Judge;
+use fusebox::embed::relevance::Relevance;
+use fusebox::tokenizer::Pair;
 use serde_json::{Map, Value, json};
 
 use crate::answer::Piece;
 use crate::app::{App, Request, blocking};
 use crate::ask::{Answering, Ask, Told};
 use crate::endpoints::params;
-use crate::engine::encoder::ONLY_EMBEDS;
 use crate::http::fields::Fields;
 use crate::http::problem::Problem;
 use crate::http::reply::{self, Response};
@@ -53,24 +55,29 @@ pub(crate) async fn answer(app: Arc<App>, request: Request) -> Result<Response, 
     let returns_documents = fields.bool("return_documents")?.unwrap_or(false);
     fields.ignore(&["user"]);
     fields.finish()?;
-    let no_model = |what: &str| Problem { param: Some("model".to_owned()), ..Problem::invalid(what) };
-    if !served.generates {
-        return Err(no_model(ONLY_EMBEDS));
-    }
-    let judge = Judge::of(&served.tokenizer)
-        .ok_or_else(|| no_model("this model cannot rank: it has no tokens `yes` and `no`"))?;
-    let questions: Vec<String> = documents.iter().map(|document| Judge::question(&query, document)).collect();
+    let relevance = served.relevance.clone().map_err(Problem::model)?;
     let deadline = params::deadline(&request.headers, app.settings.timeout)?;
-    let prompts = blocking(&served, move |served| {
-        questions.iter().map(|question| served.tokens(question, false)).collect::<Result<Vec<_>, _>>()
+    let texts = documents.clone();
+    let inputs = blocking(&served, move |served| {
+        texts.iter().map(|document| served.pair(relevance, [&query, document])).collect::<Result<Vec<_>, _>>()
     });
-    let mut ask =
-        Ask { prompts: prompts.await?, max_tokens: Some(1), deadline, ignores_ends: true, ..Ask::default() };
-    ask.reading.is_scored = true;
-    ask.adapters = served.named(name.as_deref());
-    (ask.sampling.logprobs, ask.sampling.reported) = (Some(0), judge.answers().to_vec());
-    ask.sampling.chain.temperature = 0.0;
-    let (scores, usage) = scores(&served, ask).await?;
+    let inputs = inputs.await?;
+    let (scores, n_tokens) = match relevance {
+        Relevance::Tokens { yes, no } => {
+            let prompts = inputs.into_iter().map(|input| input.tokens).collect();
+            let mut ask =
+                Ask { prompts, max_tokens: Some(1), deadline, ignores_ends: true, ..Ask::default() };
+            ask.reading.is_scored = true;
+            ask.adapters = served.named(name.as_deref());
+            (ask.sampling.logprobs, ask.sampling.reported) = (Some(0), vec![yes, no]);
+            ask.sampling.chain.temperature = 0.0;
+            asked(&served, ask).await?
+        }
+        Relevance::Head | Relevance::Answers => by_head(&served, relevance, inputs, deadline).await?,
+    };
+    if scores.iter().any(|score| !score.is_finite()) {
+        return Err(Problem::fault("The model's score is no number."));
+    }
     let mut order: Vec<usize> = (0..scores.len()).collect();
     order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)));
     let result = |index: usize| {
@@ -85,24 +92,43 @@ pub(crate) async fn answer(app: Arc<App>, request: Request) -> Result<Response, 
     Ok(reply::json(&json!({
         "object": "list",
         "model": name.unwrap_or_else(|| served.name.clone()),
-        "usage": usage,
+        "usage": { "prompt_tokens": n_tokens, "total_tokens": n_tokens },
         "results": order.into_iter().take(n_best).map(result).collect::<Value>(),
     })))
 }
 
-/// The score of each prompt, and what they took.
-async fn scores(served: &Served, ask: Ask) -> Result<(Vec<f32>, Value), Problem> {
+/// The score of each input by the model's head, and how many tokens they have.
+async fn by_head(
+    served: &Served,
+    relevance: Relevance,
+    inputs: Vec<Pair>,
+    deadline: Option<Instant>,
+) -> Result<(Vec<f32>, usize), Problem> {
+    let context = served.worker.capacity.context;
+    if let Some(input) = inputs.iter().find(|input| input.tokens.len() > context) {
+        return Err(Problem::too_long(context, input.tokens.len()));
+    }
+    let n_tokens = inputs.iter().map(|input| input.tokens.len()).sum();
+    let mut scores = Vec::with_capacity(inputs.len());
+    for input in inputs {
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return Err(Problem::late());
+        }
+        let row = served.worker.embed(input).await?;
+        scores.push(relevance.score(&row));
+    }
+    Ok((scores, n_tokens))
+}
+
+/// The score of each prompt by the logits of its answer, and how many tokens they have.
+async fn asked(served: &Served, ask: Ask) -> Result<(Vec<f32>, usize), Problem> {
     let mut answering = Answering::submit(served, ask)?;
     let mut scores = vec![f32::NAN; answering.readers.len()];
     while let Some(told) = answering.next().await? {
         let Told::Piece(choice, Piece::Text(_, found)) = told else { continue };
         if let Some([(_, yes), (_, no)]) = found.first().map(|scored| &*scored.top) {
-            scores[choice] = Judge::score([*yes, *no]);
+            scores[choice] = Relevance::Answers.score(&[*yes, *no]);
         }
     }
-    if scores.iter().any(|score| !score.is_finite()) {
-        return Err(Problem::fault("The model's score is no number."));
-    }
-    let n_tokens = answering.n_prompt;
-    Ok((scores, json!({ "prompt_tokens": n_tokens, "total_tokens": n_tokens })))
+    Ok((scores, answering.n_prompt))
 }

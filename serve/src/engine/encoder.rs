@@ -1,13 +1,14 @@
 //! The engine of a model that embeds or ranks texts and generates none.
 //!
-//! In: texts. Out: their vectors. It has no sequences: every step is refused, and requests for text never reach it.
+//! In: texts. Out: their vectors or scores. It has no sequences: every step is refused, and requests for text never reach it.
 
+use fusebox::tokenizer::Pair;
 use fusebox::{Embedder, Kin};
 
 use crate::engine::{Capacity, Engine, Known, Piece, Refused, SequenceId};
 
-/// What is said of a model that generates no text.
-pub(crate) const ONLY_EMBEDS: &str = "this model embeds texts and generates none; use /v1/embeddings";
+/// What is said where a model is asked for text that generates none.
+const NO_TEXT: &str = "this model generates no text";
 
 /// Embeds, and nothing else.
 pub(crate) struct Encoder {
@@ -41,11 +42,11 @@ impl Engine for Encoder {
     }
 
     fn open(&mut self, _: &[u32], _: &Kin) -> Result<(SequenceId, usize), Refused> {
-        Err(Refused::Fault(ONLY_EMBEDS.to_owned()))
+        Err(Refused::Fault(NO_TEXT.to_owned()))
     }
 
     fn fork(&mut self, _: SequenceId, _: usize) -> Result<SequenceId, Refused> {
-        Err(Refused::Fault(ONLY_EMBEDS.to_owned()))
+        Err(Refused::Fault(NO_TEXT.to_owned()))
     }
 
     fn takes(&self, _: SequenceId, n: usize) -> usize {
@@ -53,7 +54,7 @@ impl Engine for Encoder {
     }
 
     fn step(&mut self, _: &[Piece]) -> Result<(), Refused> {
-        Err(Refused::Fault(ONLY_EMBEDS.to_owned()))
+        Err(Refused::Fault(NO_TEXT.to_owned()))
     }
 
     fn rows(&self, _: usize) -> &[f32] {
@@ -66,7 +67,7 @@ impl Engine for Encoder {
 
     fn save(&mut self) {}
 
-    fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, Refused> {
-        Ok(self.embedder.embed_tokens(tokens)?)
+    fn embed(&mut self, input: &Pair) -> Result<Vec<f32>, Refused> {
+        Ok(self.embedder.embed_pair(input)?)
     }
 }

@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use fusebox::tokenizer::Pair;
 use fusebox::{Error, Kin};
 
 pub(crate) mod encoder;
@@ -149,9 +150,9 @@ pub(crate) trait Engine {
     /// Writes what is known to disk, where that is wanted.
     fn save(&mut self);
 
-    /// The vector of a text of its own.
+    /// The vector of a text of its own, or what a head makes of two that were joined; of one text no kinds are needed.
     ///
     /// # Errors
     /// [`Refused::Fault`] where the device fails.
-    fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, Refused>;
+    fn embed(&mut self, input: &Pair) -> Result<Vec<f32>, Refused>;
 }

@@ -9,6 +9,7 @@
 
 use std::path::PathBuf;
 
+use fusebox::tokenizer::Pair;
 use fusebox::{Batch, Embedder, Engine as Library, Error, Kin, Sequence as Id};
 
 use crate::engine::{Capacity, Engine, Known, Piece, Refused, Scored, SequenceId};
@@ -200,13 +201,13 @@ impl Engine for Paged {
         }
     }
 
-    fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, Refused> {
+    fn embed(&mut self, input: &Pair) -> Result<Vec<f32>, Refused> {
         if self.embedder.is_none() {
             let make = self.parts.embedder.as_ref().ok_or_else(|| Refused::Fault(NO_POOLING.to_owned()))?;
             self.embedder = Some(make()?);
         }
         let embedder = self.embedder.as_mut().expect("it was just made");
-        Ok(embedder.embed_tokens(tokens)?)
+        Ok(embedder.embed_pair(input)?)
     }
 }
 
@@ -264,6 +265,7 @@ mod tests {
             let limits = Limits {
                 context,
                 n_vocab,
+                n_kinds: 0,
                 page_rows: cache.page_rows,
                 n_pages: cache.n_pages,
                 n_sequences: cache.n_sequences,

@@ -157,6 +157,11 @@ impl Problem {
         }
     }
 
+    /// What a model cannot do.
+    pub(crate) fn model(message: impl Into<String>) -> Self {
+        Self { param: Some("model".to_owned()), ..Self::invalid(message) }
+    }
+
     pub(crate) fn no_model(name: &str, known: &[String]) -> Self {
         let name: String = name.chars().take(200).collect();
         let message = format!("The model `{name}` does not exist; models are {}", known.join(", "));

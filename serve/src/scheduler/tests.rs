@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 
 use fusebox::sample::Settings;
+use fusebox::tokenizer::Pair;
 
 use super::*;
 use crate::engine::{Capacity, Known};
@@ -195,7 +196,7 @@ impl Engine for Lists {
 
     fn save(&mut self) {}
 
-    fn embed(&mut self, _: &[u32]) -> Result<Vec<f32>, Refused> {
+    fn embed(&mut self, _: &Pair) -> Result<Vec<f32>, Refused> {
         Ok(Vec::new())
     }
 }

@@ -46,11 +46,11 @@ fn session(path: &Path) -> Session {
     model.session(device, &settings, &Options::default(), &Cache::default()).unwrap()
 }
 
-fn numbers<T>(json: &Json, of: impl Fn(&Json) -> T) -> Vec<T> {
+pub(super) fn numbers<T>(json: &Json, of: impl Fn(&Json) -> T) -> Vec<T> {
     json.as_array().unwrap().iter().map(of).collect()
 }
 
-fn ids(json: &Json) -> Vec<u32> {
+pub(super) fn ids(json: &Json) -> Vec<u32> {
     numbers(json, |id| id.as_u64().unwrap() as u32)
 }
 

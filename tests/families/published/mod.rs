@@ -3,4 +3,5 @@
 pub(crate) mod decoders;
 pub(crate) mod encoders;
 pub(crate) mod oracles;
+pub(crate) mod rankers;
 pub(crate) mod recorded;

@@ -26,7 +26,7 @@ use crate::sidecar;
 use crate::tokenizer::byte_encoding::{ByteEncoding, CONTINUES, SPACE};
 use crate::tokenizer::charsmap;
 use crate::tokenizer::read::pre_tokenizer;
-use crate::tokenizer::spec::{Keys, Rules, TokenizerSpec, is_eos_name};
+use crate::tokenizer::spec::{BERT, Keys, ROBERTA, Rules, TokenizerSpec, is_eos_name};
 
 /// The added tokens, and the unused ones.
 type SpecialTokens = (Vec<(u32, AddedToken)>, Vec<u32>);
@@ -65,6 +65,7 @@ fn byte_level_bpe(file: &File) -> Result<TokenizerSpec, Error> {
     let defaults = Defaults { adds_bos: pre.adds_bos, bos: None, eos: None };
     let spec = file.spec(ByteEncoding::Gpt2, MERGES, &defaults)?;
     Ok(TokenizerSpec {
+        pair: BERT.parts(&spec.prefix, &spec.suffix),
         merges: file.merges()?,
         normalizer: pre.normalizer(),
         pre: Some(pre.words()),
@@ -147,12 +148,15 @@ fn unigram(file: &File) -> Result<TokenizerSpec, Error> {
     let space_prefix = file.flag(ADD_SPACE)?.unwrap_or(true);
     let scheme = if space_prefix { PrependScheme::Always } else { PrependScheme::Never };
     let adds_eos = file.flag(ADD_EOS)?.unwrap_or(true);
+    let suffix: Vec<u32> = spec.eos.first().copied().filter(|_| adds_eos).into_iter().collect();
     Ok(TokenizerSpec {
+        // Of the families with such a tokenizer XLM-R joins texts.
+        pair: ROBERTA.parts(&spec.prefix, &suffix),
         unigram,
         normalizer: Some(Sequence::new(steps).into()),
         pre: Some(Metaspace::new(SPACE, scheme, false).into()),
         rules: Rules { unknown: unknown.map(|text| (text, true)), space_prefix, ..Rules::default() },
-        suffix: spec.eos.first().copied().filter(|_| adds_eos).into_iter().collect(),
+        suffix,
         ..spec
     })
 }
@@ -185,14 +189,17 @@ fn wordpiece(file: &File) -> Result<TokenizerSpec, Error> {
     let mut added: Vec<(u32, AddedToken)> = own.filter(|(_, token)| !token.content.is_empty()).collect();
     added.extend(spec.added.into_iter().filter(|(id, _)| ![first, last, unknown].contains(&Some(*id))));
     let unknown = unknown.and_then(|id| tokens.get(id as usize).cloned());
+    let prefix: Vec<u32> = first.filter(|_| adds_first).into_iter().collect();
+    let suffix: Vec<u32> = last.into_iter().collect();
     Ok(TokenizerSpec {
+        pair: BERT.parts(&prefix, &suffix),
         tokens,
         added,
         normalizer: Some(BertNormalizer::new(true, true, Some(true), true).into()),
         pre: Some(BertPreTokenizer.into()),
         rules: Rules { unknown: unknown.map(|text| (text, false)), space_prefix: true, ..Rules::default() },
-        prefix: first.filter(|_| adds_first).into_iter().collect(),
-        suffix: last.into_iter().collect(),
+        prefix,
+        suffix,
         eos: last.into_iter().collect(),
         ..spec
     })

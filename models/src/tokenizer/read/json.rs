@@ -21,7 +21,7 @@ use crate::sidecar;
 use crate::tokenizer::byte_encoding::{ByteEncoding, CONTINUES};
 use crate::tokenizer::charsmap;
 use crate::tokenizer::pattern::repeats_repetitions;
-use crate::tokenizer::spec::{Keys, MAX_TOKENS, Rules, TokenizerSpec};
+use crate::tokenizer::spec::{BERT, Content, Keys, MAX_TOKENS, Part, ROBERTA, Rules, TokenizerSpec};
 
 /// The key of the end-of-sequence tokens.
 const EOS_KEY: &str = "eos_token_id";
@@ -227,7 +227,7 @@ fn spec(path: PathBuf, bytes: &[u8], config: &Config) -> Result<TokenizerSpec, E
     let added: Vec<(u32, AddedToken)> = added.map(with_id).collect();
     let tokens = tokens(&path, model.vocab, &added)?;
     let id = |text: &str| tokens.iter().position(|token| token == text).map(|id| id as u32);
-    let (mut prefix, mut suffix) = prefix_and_suffix(&path, file.post_processor.as_ref())?;
+    let Around { mut prefix, mut suffix, pair } = around(&path, file.post_processor.as_ref())?;
     let apply_flag = |ids: &mut Vec<u32>, flag: Option<bool>, name: Option<&Name>| match flag {
         Some(false) => ids.clear(),
         Some(true) if ids.is_empty() => ids.extend(name.and_then(|name| id(name.text()))),
@@ -246,6 +246,7 @@ fn spec(path: PathBuf, bytes: &[u8], config: &Config) -> Result<TokenizerSpec, E
         rules,
         prefix,
         suffix,
+        pair,
         eos,
         ..TokenizerSpec::new(path, keys, tokens, encoding)
     })
@@ -473,25 +474,48 @@ fn decoder(path: &Path, json: Option<&Json>) -> Result<(ByteEncoding, bool), Err
     Err(unsupported(path, "decoder", what))
 }
 
-/// The tokens added before and after a text.
-fn prefix_and_suffix(path: &Path, json: Option<&Json>) -> Result<(Vec<u32>, Vec<u32>), Error> {
+/// What a file adds around texts.
+#[derive(Default)]
+struct Around {
+    prefix: Vec<u32>,
+    suffix: Vec<u32>,
+    pair: Vec<Part>,
+}
+
+/// The tokens added before and after a text, and those that join two.
+fn around(path: &Path, json: Option<&Json>) -> Result<Around, Error> {
     let refuse = |what: &str| Error::input(path, Place::Key("post_processor".to_owned()), what);
-    let (mut prefix, mut suffix) = (Vec::new(), Vec::new());
-    let Some(json) = json else { return Ok((prefix, suffix)) };
+    let mut around = Around::default();
+    let Some(json) = json else { return Ok(around) };
     let inner = json.get("processors").and_then(Json::as_array);
     for step in inner.map_or(std::slice::from_ref(json), Vec::as_slice) {
-        match step.get("type").and_then(Json::as_str).unwrap_or("") {
-            "ByteLevel" => continue,
+        let kind = step.get("type").and_then(Json::as_str).unwrap_or("");
+        match kind {
+            "ByteLevel" => {}
             "BertProcessing" | "RobertaProcessing" => {
                 let id = |side: &str| step.get(side).and_then(|pair| pair.get(1)?.as_u64()?.try_into().ok());
                 let (Some(first), Some(last)) = (id("cls"), id("sep")) else {
                     return Err(refuse("expected a token under `cls` and one under `sep`"));
                 };
-                prefix.push(first);
-                suffix.push(last);
-                continue;
+                around.prefix.push(first);
+                around.suffix.push(last);
+                let joining = if kind == "BertProcessing" { BERT } else { ROBERTA };
+                around.pair = joining.parts(&[first], &[last]);
             }
-            "TemplateProcessing" => {}
+            "TemplateProcessing" => {
+                let single = step.get("single").and_then(Json::as_array);
+                let single = single.ok_or_else(|| refuse("expected a list under `single`"))?;
+                let mut side = &mut around.prefix;
+                for Part { content, .. } in template(path, step, single)? {
+                    match content {
+                        Content::Token(id) => side.push(id),
+                        Content::First | Content::Second => side = &mut around.suffix,
+                    }
+                }
+                if let Some(pair) = step.get("pair").and_then(Json::as_array) {
+                    around.pair = template(path, step, pair)?;
+                }
+            }
             kind => {
                 return Err(unsupported(
                     path,
@@ -500,22 +524,36 @@ fn prefix_and_suffix(path: &Path, json: Option<&Json>) -> Result<(Vec<u32>, Vec<
                 ));
             }
         }
-        let pieces = step.get("single").and_then(Json::as_array);
-        let mut side = &mut prefix;
-        for piece in pieces.ok_or_else(|| refuse("expected a list under `single`"))? {
-            let Some(name) = piece.pointer("/SpecialToken/id").and_then(Json::as_str) else {
-                side = &mut suffix;
-                continue;
-            };
-            let ids = step.get("special_tokens").and_then(|all| all.get(name)?.get("ids")?.as_array());
-            let ids = ids.ok_or_else(|| refuse("expected a list of ids for each special token"))?;
-            for id in ids {
-                let id = id.as_u64().and_then(|id| u32::try_from(id).ok());
-                side.push(id.ok_or_else(|| refuse("expected token ids"))?);
-            }
+    }
+    Ok(around)
+}
+
+/// The parts of a template.
+fn template(path: &Path, step: &Json, pieces: &[Json]) -> Result<Vec<Part>, Error> {
+    let refuse = |what: &str| Error::input(path, Place::Key("post_processor".to_owned()), what);
+    let mut parts = Vec::new();
+    for piece in pieces {
+        let (is_token, own) = match (piece.get("SpecialToken"), piece.get("Sequence")) {
+            (Some(token), _) => (true, token),
+            (None, Some(text)) => (false, text),
+            (None, None) => return Err(refuse("expected a `SpecialToken` or a `Sequence`")),
+        };
+        let kind = own.get("type_id").and_then(Json::as_u64).and_then(|kind| u32::try_from(kind).ok());
+        let kind = kind.unwrap_or(0);
+        let name = own.get("id").and_then(Json::as_str).unwrap_or_default();
+        if !is_token {
+            let content = if name == "B" { Content::Second } else { Content::First };
+            parts.push(Part { content, kind });
+            continue;
+        }
+        let ids = step.get("special_tokens").and_then(|all| all.get(name)?.get("ids")?.as_array());
+        for id in ids.ok_or_else(|| refuse("expected a list of ids for each special token"))? {
+            let id = id.as_u64().and_then(|id| u32::try_from(id).ok());
+            let content = Content::Token(id.ok_or_else(|| refuse("expected token ids"))?);
+            parts.push(Part { content, kind });
         }
     }
-    Ok((prefix, suffix))
+    Ok(parts)
 }
 
 /// The end-of-sequence tokens in `config.json`.

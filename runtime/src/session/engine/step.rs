@@ -134,7 +134,14 @@ impl Engine {
     pub(in crate::session) fn check_feed(&self, id: SequenceId, feed: Feed<'_>) -> Result<usize, Error> {
         let sequence = self.sequence(id)?;
         self.check_states(id)?;
-        if let Feed::Tokens(tokens) = feed {
+        if let Feed::Joined { tokens, kinds } = feed {
+            let n_kinds = self.limits.n_kinds;
+            if kinds.len() != tokens.len() || kinds.iter().any(|kind| *kind as usize >= n_kinds) {
+                let what = format!("expected one below {n_kinds} for each of {} tokens", tokens.len());
+                return Err(refused("kinds", what));
+            }
+        }
+        if let Feed::Tokens(tokens) | Feed::Joined { tokens, .. } = feed {
             let n_vocab = self.limits.n_vocab;
             if let Some(token) = tokens.iter().find(|token| **token as usize >= n_vocab) {
                 return Err(refused("tokens", format!("there is no token {token}, the model has {n_vocab}")));
@@ -361,7 +368,7 @@ impl Engine {
         let (most, row_bytes) = (self.most(form), rows.bytes.len() / n);
         for first in (0..n).step_by(most) {
             let n_now = most.min(n - first);
-            let now = Rows { bytes: &rows.bytes[first * row_bytes..(first + n_now) * row_bytes], ..rows };
+            let now = rows.part(first, n_now, row_bytes);
             let form = if n_now == 1 { Form::Run } else { form };
             let sequence = self.sequence(piece.sequence)?;
             let at = Start { slot: sequence.n_kept(), position: sequence.len };
@@ -394,6 +401,7 @@ impl Engine {
         let slots = at.slot..at.slot + n;
         loaded.bind(&mut **device, n, slots.end.div_ceil(limits.page_rows), |input, to| match input {
             Input::Rows => to[..rows.bytes.len()].copy_from_slice(rows.bytes),
+            Input::Kinds => write(to, rows.kinds(n)),
             Input::Positions => write(to, (at.position..at.position + n).map(|position| position as i32)),
             Input::Page => write(to, slots.clone().map(|slot| places(slot).0)),
             Input::Row => write(to, slots.clone().map(|slot| places(slot).1)),
@@ -445,6 +453,10 @@ impl Engine {
                     own.copy_from_slice(bytes);
                     left = others;
                 }
+            }
+            Input::Kinds => {
+                let own = |number: &usize| pieces[*number].feed.rows().kinds(n_of(*number));
+                write(to, batch.iter().flat_map(own));
             }
             Input::Positions => write(to, tokens().map(|(sequence, at)| (sequence.len + at) as i32)),
             Input::Slot => write(to, tokens().map(|(sequence, at)| (sequence.n_kept() + at) as i32)),
@@ -516,7 +528,8 @@ impl Engine {
         sequence.output = Some(Output { step, program, rows: rows_of, kept: None });
         let was_known = sequence.tokens.len() == sequence.len;
         sequence.len += n;
-        if rows.format == Format::I32 && was_known {
+        // Equal tokens of other kinds are another beginning.
+        if rows.format == Format::I32 && rows.kinds.is_empty() && was_known {
             sequence.tokens.extend_from_slice(bytemuck::cast_slice(rows.bytes));
         }
         self.record_pages(id)
