@@ -63,17 +63,18 @@ fn experts_in_blocks_answer_as_their_numbers_do() {
     }
 }
 
-/// Types of few bits, the bytes of a block, and where its scale is, if it is in one place.
-const FEW_BITS: [(&str, usize, Option<usize>); 9] = [
-    ("iq1_s", 50, Some(0)),
-    ("iq1_m", 56, None),
-    ("iq2_xxs", 66, Some(0)),
-    ("iq2_xs", 74, Some(0)),
-    ("iq2_s", 82, Some(0)),
-    ("iq3_xxs", 98, Some(0)),
-    ("iq3_s", 110, Some(0)),
-    ("tq1_0", 54, Some(52)),
-    ("tq2_0", 66, Some(64)),
+/// Types of few bits, the elements and bytes of a block, and where its scale is, if it is in one place.
+const FEW_BITS: [(&str, usize, usize, Option<usize>); 10] = [
+    ("iq1_s", 256, 50, Some(0)),
+    ("iq1_m", 256, 56, None),
+    ("iq2_xxs", 256, 66, Some(0)),
+    ("iq2_xs", 256, 74, Some(0)),
+    ("iq2_s", 256, 82, Some(0)),
+    ("iq3_xxs", 256, 98, Some(0)),
+    ("iq3_s", 256, 110, Some(0)),
+    ("tq1_0", 256, 54, Some(52)),
+    ("tq2_0", 256, 66, Some(64)),
+    ("nvfp4", 64, 36, None),
 ];
 
 #[test]
@@ -84,7 +85,7 @@ fn types_of_few_bits_are_what_they_stand_for() {
     made.gguf(&plain, "llama");
     let checkpoint = Checkpoint::open(&plain).unwrap();
     let pairs: Vec<Vec<u8>> = gguf::pairs(&checkpoint).unwrap().into_values().map(<[u8]>::to_vec).collect();
-    for (ty, block_bytes, scale) in FEW_BITS {
+    for (ty, block_len, block_bytes, scale) in FEW_BITS {
         let mut seed = 1_u32;
         let mut block = || {
             let mut bytes: Vec<u8> = (0..block_bytes)
@@ -96,6 +97,8 @@ fn types_of_few_bits_are_what_they_stand_for() {
             // 2^-7
             if let Some(at) = scale {
                 bytes[at..at + 2].copy_from_slice(&[0x00, 0x20]);
+            } else if ty == "nvfp4" {
+                bytes[..4].copy_from_slice(&[0x08, 0x0c, 0x07, 0x10]);
             } else {
                 for at in [49, 51, 53, 55] {
                     bytes[at] &= 0x0f;
@@ -113,7 +116,7 @@ fn types_of_few_bits_are_what_they_stand_for() {
                 if info.shape.len() < 2 {
                     return (entry(info.stored), bytes.clone(), bytes);
                 }
-                let few: Vec<u8> = (0..n / 256).flat_map(|_| block()).collect();
+                let few: Vec<u8> = (0..n / block_len).flat_map(|_| block()).collect();
                 let numbers = expanded(ty).unwrap().decode_all(&expand(ty, &few).unwrap(), n).unwrap();
                 let whole = numbers.into_iter().flat_map(f32::to_le_bytes).collect();
                 (entry(Stored::Other(ty)), few, whole)

@@ -1,4 +1,4 @@
-//! Formats that keep few bits of several elements together: IQ1, IQ2, IQ3, `TQ1_0` and `TQ2_0`.
+//! Formats that keep few bits of several elements together: IQ1, IQ2, IQ3, `TQ1_0` and `TQ2_0`; and NVFP4.
 //!
 //! In: the bytes of a tensor, or of whole rows of it. Out: the same numbers exactly, as bytes with a sign and a scale
 //! in single precision for each group of them ([`Format::Int8`]), which kernels read.
@@ -9,6 +9,7 @@ use fusebox_compiler::tensor::quant::Format;
 use half::f16;
 
 use crate::weights::expand::codebooks::{IQ1, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS};
+use crate::weights::made::matrix::TWICE_E2M1;
 
 mod codebooks;
 
@@ -42,6 +43,7 @@ fn row(name: &str) -> Option<(usize, usize, Read)> {
         "iq1_m" => (56, 16, iq1_m),
         "tq1_0" => (54, 32, tq1_0),
         "tq2_0" => (66, 32, tq2_0),
+        "nvfp4" => (36, 16, nvfp4),
         _ => return None,
     };
     Some(read)
@@ -228,4 +230,29 @@ fn tq2_0(block: &[u8], to: &mut Expanded) {
         }
     }
     to.scales.extend([half(block, 64); BLOCK / 32]);
+}
+
+/// A scale in E4M3 without sign for each 16 of 64 elements; then of each 16 the codes of the first eight elements in
+/// the lower halves of eight bytes, and those of the others in the upper halves.
+fn nvfp4(block: &[u8], to: &mut Expanded) {
+    let (scales, codes) = block.split_at(4);
+    for (scale, codes) in scales.iter().zip(codes.chunks_exact(8)) {
+        // The numbers are twice those of E2M1.
+        to.scales.push(unsigned_e4m3(*scale) * 0.5);
+        for shift in [0, 4] {
+            for byte in codes {
+                to.put(TWICE_E2M1[usize::from(byte >> shift & 15)]);
+            }
+        }
+    }
+}
+
+/// As GGML has it: the sign is not looked at, and what is no number is 0.
+fn unsigned_e4m3(bits: u8) -> f32 {
+    let (exponent, mantissa) = (i32::from(bits >> 3 & 15), f32::from(bits & 7));
+    match (bits, exponent) {
+        (0x7f, _) => 0.0,
+        (_, 0) => mantissa * 2_f32.powi(-9),
+        _ => (1.0 + mantissa / 8.0) * 2_f32.powi(exponent - 7),
+    }
 }

@@ -43,6 +43,7 @@ pub(in crate::weights) fn of_number(number: u32) -> Option<Type> {
         29 => other("iq1_m", 256, 56),
         34 => other("tq1_0", 256, 54),
         35 => other("tq2_0", 256, 66),
+        40 => other("nvfp4", 64, 36),
         _ => return None,
     };
     Some(row)
@@ -63,10 +64,10 @@ mod tests {
     fn every_row_has_its_own_name() {
         let mut names: Vec<String> =
             (0..N_NUMBERS).filter_map(of_number).map(|row| row.stored.to_string()).collect();
-        assert_eq!(names.len(), 32);
+        assert_eq!(names.len(), 33);
         names.sort();
         names.dedup();
-        assert_eq!(names.len(), 32);
+        assert_eq!(names.len(), 33);
     }
 
     #[test]
@@ -79,7 +80,7 @@ mod tests {
 
     #[test]
     fn removed_and_unknown_numbers_are_no_types() {
-        for number in [4, 5, 31, 33, 38, 40, u32::MAX] {
+        for number in [4, 5, 31, 33, 38, 43, u32::MAX] {
             assert_eq!(of_number(number), None);
         }
         assert_eq!(of_number(14).map(|row| (row.block_len, row.block_bytes)), Some((256, 210)));

@@ -26,7 +26,7 @@ const BLOCK: usize = 32;
 const SCALED: [Format; 4] = [Format::Q4_0, Format::Q4Pairs, Format::Q5_0, Format::Q8_0];
 const SHIFTED: [Format; 2] = [Format::Q4_1, Format::Q5_1];
 /// Twice the numbers of four bits E2M1.
-const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+pub(in crate::weights) const TWICE_E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// A matrix that is made of others.
 #[derive(Debug)]
@@ -181,7 +181,7 @@ impl Matrix {
     fn number(&self, row: &Row, column: usize, group: usize) -> i32 {
         let code = row.codes[column];
         if let Meaning::E2m1 = self.meaning {
-            return E2M1[usize::from(code) & 15].into();
+            return TWICE_E2M1[usize::from(code) & 15].into();
         }
         i32::from(code) - row.zeros[group]
     }

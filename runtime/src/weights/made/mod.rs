@@ -16,7 +16,7 @@ mod bitsandbytes;
 mod compressed;
 mod factors;
 mod gptq;
-mod matrix;
+pub(super) mod matrix;
 mod mlx;
 pub(super) mod part;
 mod tiles;
