@@ -99,7 +99,7 @@ pub mod rewrite {
 /// What most programs need.
 pub mod prelude {
     pub use crate::{
-        Answer, Batch, Chat, Embedder, Engine, Error, Model, Pooling, Run, Sampler, Sampling, Sequence,
-        Writer,
+        Answer, Batch, Chat, Embedder, Engine, Error, Model, Pooling, Ranker, Run, Sampler, Sampling,
+        Sequence, Writer,
     };
 }

@@ -206,7 +206,7 @@ impl Model {
     /// As [`Model::session`], and where the model has no tokenizer, or cannot rank.
     pub fn ranker(&mut self) -> Result<Ranker, Error> {
         let tokenizer = self.tokenizer()?;
-        let relevance = self.relevance(&tokenizer)?;
+        let relevance = self.relevance(&tokenizer).map_err(|what| self.opened.in_model(what))?;
         let embedder = self.embedder_of(tokenizer, relevance.scored(), Pooling::Rank)?;
         Ok(Ranker { relevance, embedder })
     }
@@ -214,9 +214,9 @@ impl Model {
     /// How the model says whether a document answers a query.
     ///
     /// # Errors
-    /// Says what it lacks.
-    pub fn relevance(&self, tokenizer: &Tokenizer) -> Result<Relevance, Error> {
-        Ok(Relevance::of(&self.opened.model, tokenizer).map_err(|what| self.opened.in_model(what))?)
+    /// Says what it lacks, as [`Relevance::of`].
+    pub fn relevance(&self, tokenizer: &Tokenizer) -> Result<Relevance, String> {
+        Relevance::of(&self.opened.model, tokenizer)
     }
 
     fn embedder_of(

@@ -192,7 +192,7 @@ impl NamedModel {
         self.flags.open(self.name(), progress, is_quiet)
     }
 
-    /// Opens the model to score texts for a query: with a head for that, or as a decoder that is asked.
+    /// Opens the model to score strings for a query: with a head for that, or as a decoder that is asked.
     pub(crate) fn open_ranker(&self, progress: &mut Progress, is_quiet: bool) -> Result<Opened, String> {
         self.flags.open_as(Purpose::Either, self.name(), progress, is_quiet)
     }

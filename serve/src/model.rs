@@ -155,7 +155,7 @@ impl Served {
         let relevance = match model.relevance(&tokenizer) {
             Ok(relevance) if generates || pooling == Some(Pooling::Rank) => Ok(relevance),
             Ok(_) => Err("it cannot rank texts: the server was started with --pooling".to_owned()),
-            Err(error) => Err(error.to_string()),
+            Err(what) => Err(what),
         };
         let size: u64 = checkpoint.tensors().values().map(|tensor| tensor.n_bytes() as u64).sum();
         let n_params: u64 = checkpoint.tensors().values().map(|tensor| tensor.n_elements() as u64).sum();

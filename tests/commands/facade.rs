@@ -11,9 +11,10 @@ use fusebox::graph::{Binary, Builder, DType, Format, Op, Unary};
 use fusebox::prelude::*;
 use fusebox::rewrite::{Kind, Rule, Term, binary, check};
 use fusebox::{Decoder, Program, register_family};
+use support::given::fixture;
 use support::own;
 
-use crate::{programs, told};
+use crate::{json, programs, told};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/story.gguf");
 
@@ -101,6 +102,20 @@ fn vectors_have_length_one_and_are_those_of_their_text() {
     let last = model(run()).embedder(Pooling::Last).expect("an embedder").embed("A dog ran home.");
     assert!(cosine(&dog, &last.expect("a vector")) < 0.99);
     assert!(embedder.embed("").is_err());
+}
+
+#[test]
+fn documents_are_ranked_as_with_the_command() {
+    let path = fixture("rankers/bert.gguf");
+    let name = path.to_str().expect("a plain path");
+    let mut ranker = Model::open(name, run()).expect("a model").ranker().expect("a ranker");
+    let score = ranker.rank("hello world", "a world, hello!").expect("a score");
+    let told = json(&["embed", name, "--query", "hello world", "-p", "a world, hello!", "--json"]);
+    assert_eq!(told["scores"][0].as_f64().map(|score| score as f32), Some(score));
+    let error = ranker.rank("hello", &"world ".repeat(100)).expect_err("a sentence").to_string();
+    assert!(error.contains("the query and the document have"), "{error}");
+    let error = model(run()).ranker().err().expect("a sentence").to_string();
+    assert!(error.contains("it cannot rank texts"), "{error}");
 }
 
 #[test]

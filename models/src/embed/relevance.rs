@@ -2,9 +2,9 @@
 //!
 //! In: a model, its tokenizer, and both texts. Out: the tokens that the model reads, and the score of the row that it
 //! returns for them.
-//! An encoder with a head reads both texts at once, joined as its tokenizer says (a cross-encoder), and the score is the
-//! sigmoid of what the head returns. A decoder is asked in words, and the score is the probability of yes against no;
-//! the two may be tokens, or the rows of a head (Qwen3-Reranker).
+//! An encoder with a head (a cross-encoder) reads both texts at once, joined as its tokenizer says, and the score is
+//! the sigmoid of what the head returns. A decoder is asked in words, and the score is the probability of yes against
+//! no; the two may be tokens, or the rows of a head (Qwen3-Reranker).
 
 use crate::layers::embed::Scored;
 use crate::load::Model;

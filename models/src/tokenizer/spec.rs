@@ -150,3 +150,20 @@ impl Joining {
         first.into_iter().map(of_kind(0)).chain(second.into_iter().map(of_kind(self.second))).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_texts_are_joined_by_what_ends_one() {
+        let shown = |joining: Joining| -> Vec<String> {
+            let parts = joining.parts(&[7], &[8]);
+            parts.iter().map(|part| format!("{:?}:{}", part.content, part.kind)).collect()
+        };
+        assert_eq!(shown(BERT), ["Token(7):0", "First:0", "Token(8):0", "Second:1", "Token(8):1"]);
+        let roberta = ["Token(7):0", "First:0", "Token(8):0", "Token(8):0", "Second:0", "Token(8):0"];
+        assert_eq!(shown(ROBERTA), roberta);
+        assert!(BERT.parts(&[], &[8]).is_empty() && BERT.parts(&[7], &[]).is_empty());
+    }
+}

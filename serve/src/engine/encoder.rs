@@ -1,6 +1,7 @@
 //! The engine of a model that embeds or ranks texts and generates none.
 //!
-//! In: texts. Out: their vectors or scores. It has no sequences: every step is refused, and requests for text never reach it.
+//! In: texts. Out: their vectors or scores. It has no sequences: every step is refused, and requests for text never
+//! reach it.
 
 use fusebox::tokenizer::Pair;
 use fusebox::{Embedder, Kin};

@@ -1,11 +1,13 @@
 //! Models without their ends: from embeddings instead of token ids, to hidden states instead of logits.
 //!
 //! In: small models with random weights, whole, and without embedding matrix and head. Out: the same numbers either
-//! way, and hidden states whose normalised product with the head gives the logits.
+//! way, hidden states whose normalised product with the head gives the logits, and scores of a head that ranks.
 
 use fusebox_compiler::codegen::cpu::Cpu;
 use fusebox_compiler::options::{Numbers, Options};
 use fusebox_compiler::tensor::quant::Format;
+use fusebox_models::embed::Embedder;
+use fusebox_models::embed::pooling::Pooling;
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
 use fusebox_runtime::device::cpu::CpuDevice;
@@ -15,7 +17,7 @@ use support::own::path;
 use support::plain::{Attention, Plain};
 use support::run::relative_error;
 
-use crate::made::Made;
+use crate::made::{Made, Tensor};
 use crate::odd::{grouped, small};
 
 const TOKENS: [u32; 13] = [3, 14, 15, 9, 26, 5, 35, 8, 9, 7, 9, 32, 38];
@@ -135,4 +137,24 @@ fn a_backbone_needs_no_table_and_no_head() {
     assert_eq!(error, "vectors: expected whole vectors of 64 numbers, found 65");
     assert!(session.score_vectors(&[], &mut |_| {}).is_err());
     assert_eq!(session.position(), TOKENS.len());
+}
+
+#[test]
+fn a_head_for_yes_and_no_returns_their_logits_after_the_last_token() {
+    const ANSWERS: [usize; 2] = [7, 30];
+    let (mut made, file) = (made(), path("answers.gguf"));
+    let (head, d) = (made.tensors["output"].clone(), made.config.hidden);
+    let row = |id: usize| &head.bytes[id * d * 4..][..d * 4];
+    let bytes = ANSWERS.map(row).concat();
+    made.tensors.insert("cls.output".to_owned(), Tensor { shape: vec![2, d], bytes, ..head.clone() });
+    made.gguf(&file, "llama");
+    // More than a replay takes.
+    let tokens = [TOKENS, TOKENS].concat();
+    let mut whole = session(&Model::open(&file).unwrap(), Scored::Last).unwrap();
+    let logits = whole.feed(&tokens).unwrap();
+    let expected = ANSWERS.map(|id| logits[id]);
+    let ranker = Model::either(&file).unwrap();
+    let mut embedder = Embedder::new(&ranker, session(&ranker, Scored::Ranked).unwrap(), Pooling::Rank);
+    let found = embedder.embed(&tokens).unwrap();
+    assert!(relative_error(&found, &expected) <= 1e-5, "{found:?}, expected {expected:?}");
 }
