@@ -87,14 +87,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let longest = texts.iter().map(|text| text.tokens.len()).max().unwrap_or(1);
     let context = opened.context(None)?.no_less_than(longest);
     progress.begin("compiling");
-    let (pooling, scored) = match relevance {
-        Some(relevance) => (Pooling::Rank, relevance.scored()),
-        None => {
-            let pooling = pooling(arguments, &opened)?;
-            (pooling, scored(pooling))
-        }
-    };
-    let session = opened.session(n_threads, context, scored)?;
+    let pooling = if relevance.is_some() { Pooling::Rank } else { pooling(arguments, &opened)? };
+    let returned = relevance.map_or_else(|| scored(pooling), Relevance::scored);
+    let session = opened.session(n_threads, context, returned)?;
     let mut embedder = Embedder::new(&opened.model, session, pooling);
     drop(progress);
     let row = |text: &Pair| -> Result<Vec<f32>, String> {

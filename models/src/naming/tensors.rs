@@ -320,7 +320,7 @@ impl Names {
             list.iter().find(|(own, _)| *own == part).map(|(_, folder)| *folder)
         };
         if block.is_empty() {
-            let common = in_list(&ENDS).map(|own| own.strip_prefix("model.").unwrap_or(own)).unwrap_or(part);
+            let common = in_list(&ENDS).map_or(part, |own| own.strip_prefix("model.").unwrap_or(own));
             let all = if entries.is_empty() { vec![common] } else { entries };
             let named = |own: &str| -> Vec<String> {
                 let prefixes: Vec<&str> = match own {
