@@ -21,6 +21,8 @@ mod documents;
 mod embed;
 mod explain;
 mod flags;
+#[cfg(feature = "serve")]
+mod heaps;
 #[cfg(feature = "hub")]
 mod hub;
 mod measure;

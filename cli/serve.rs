@@ -20,6 +20,7 @@ use crate::flags::draft::GuessFlags;
 use crate::flags::evict::EvictFlags;
 use crate::flags::given::Given;
 use crate::flags::model::{DeviceFlags, KvPoolFlags, model_path};
+use crate::heaps;
 use crate::terminal::output;
 #[cfg(unix)]
 use crate::terminal::signals;
@@ -142,6 +143,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     if !(1..=MAX_PARALLEL).contains(&parallel) {
         return Err(format!("--parallel is {parallel}, expected 1 to {MAX_PARALLEL}"));
     }
+    heaps::share();
     #[cfg(unix)]
     signals::release();
     serve(settings, sources, |address| {

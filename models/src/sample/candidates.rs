@@ -54,6 +54,12 @@ pub(super) fn largest(numbers: &[f32]) -> f32 {
     rest.chain(most).fold(f32::NEG_INFINITY, larger)
 }
 
+/// Where the largest of some numbers is, the first among equals.
+pub(super) fn first_of_largest(numbers: &[f32]) -> u32 {
+    let largest = largest(numbers);
+    numbers.iter().position(|number| *number == largest).unwrap_or(0) as u32
+}
+
 /// Whether all numbers are below positive infinity, so that none is NaN either.
 pub(super) fn are_below_infinity(numbers: &[f32]) -> bool {
     let mut are = [true; LANES];
@@ -151,11 +157,13 @@ impl Candidates {
 
     /// The token with the largest logit, the lowest id among equals.
     pub(super) fn largest(&self) -> u32 {
-        let largest = largest(&self.logits);
-        let of_largest =
-            (0..self.logits.len()).filter(|at| self.logits[*at] == largest).map(|at| self.id(at));
         // All of the vocabulary are in the order of their ids.
-        if self.ids.is_empty() { of_largest.take(1).next() } else { of_largest.min() }.unwrap_or(0)
+        if self.ids.is_empty() {
+            return first_of_largest(&self.logits);
+        }
+        let largest = largest(&self.logits);
+        let of_largest = self.ids.iter().zip(&self.logits).filter(|(_, logit)| **logit == largest);
+        of_largest.map(|(id, _)| *id).min().unwrap_or(0)
     }
 
     fn largest_logit(&self) -> f32 {

@@ -10,7 +10,7 @@
 use fusebox_compiler::foundation::random::Random;
 
 use crate::error::Error;
-use crate::sample::candidates::{Candidates, are_below_infinity, largest};
+use crate::sample::candidates::{Candidates, are_below_infinity, first_of_largest, largest};
 use crate::sample::penalties::{Agreements, Counts, Dry};
 
 mod candidates;
@@ -229,6 +229,9 @@ impl Sampler {
             return Err(Error::Logits { expected, found: logits.len().to_string() });
         }
         check_logits(logits)?;
+        if self.settings.device_top_k() == Some(1) {
+            return Ok(first_of_largest(logits));
+        }
         self.candidates.fill(logits);
         Ok(self.choose(before))
     }

@@ -1,6 +1,6 @@
 //! The engine of the scheduler over the engine of the library.
 //!
-//! In: pieces. Out: rows of logits, copied from the device.
+//! In: pieces. Out: rows of logits; those of last tokens lie where the device has them.
 //! Sequences take pages of one KV cache. One that is opened shares those that hold its first tokens, whether another
 //! sequence uses them or they are idle since one ended; a fork shares those of its origin. Vectors of texts come from
 //! programs of their own, over a cache of their own, which are made when they are first wanted.
@@ -37,7 +37,15 @@ pub(crate) struct Paged {
     /// The sequences by their numbers; none where a number is free.
     open: Vec<Option<Sequence>>,
     /// The rows of the pieces of the last step.
-    rows: Vec<Vec<f32>>,
+    rows: Vec<Rows>,
+}
+
+/// The rows of a piece of the last step.
+enum Rows {
+    /// That of the last token, which the engine has until its next step.
+    Last(Id),
+    /// Copies of all; none where none are wanted.
+    All(Vec<f32>),
 }
 
 /// What is said where a text is embedded and nothing says how.
@@ -141,8 +149,6 @@ impl Engine for Paged {
     }
 
     fn step(&mut self, batch: &[Piece]) -> Result<(), Refused> {
-        self.rows.iter_mut().for_each(Vec::clear);
-        self.rows.resize_with(batch.len().max(self.rows.len()), Vec::new);
         let ids: Vec<Id> = batch.iter().map(|piece| self.sequence(piece.sequence).id).collect();
         let tokens = |piece: &Piece| {
             let again = &self.open[piece.sequence.0].as_ref().expect("the sequence is open").again;
@@ -156,25 +162,26 @@ impl Engine for Paged {
                 extensions.add(*id, tokens(piece));
             }
         }
-        let (engine, rows) = (&mut self.engine, &mut self.rows);
-        engine.step_with(&extensions, |id, row| {
+        let mut rows: Vec<Vec<f32>> = vec![Vec::new(); batch.len()];
+        self.engine.step_with(&extensions, |id, row| {
             let number = ids.iter().position(|own| *own == id).expect("a piece of the batch");
             rows[number].extend_from_slice(row);
         })?;
         let n_vocab = self.engine.n_vocab();
-        for (number, (piece, id)) in batch.iter().zip(&ids).enumerate() {
+        self.rows.clear();
+        for ((piece, id), mut rows) in batch.iter().zip(ids).zip(rows) {
             let n_again = std::mem::take(&mut self.sequence(piece.sequence).again).len();
-            match piece.scored {
-                Scored::None => {}
-                Scored::Last => self.rows[number].extend_from_slice(self.engine.logits(*id)?),
-                Scored::All => drop(self.rows[number].drain(..n_again * n_vocab)),
-            }
+            rows.drain(..(n_again * n_vocab).min(rows.len()));
+            self.rows.push(if piece.scored == Scored::Last { Rows::Last(id) } else { Rows::All(rows) });
         }
         Ok(())
     }
 
     fn rows(&self, piece: usize) -> &[f32] {
-        &self.rows[piece]
+        match &self.rows[piece] {
+            Rows::Last(id) => self.engine.logits(*id).expect("the last step extended the sequence"),
+            Rows::All(rows) => rows,
+        }
     }
 
     fn truncate(&mut self, sequence: SequenceId, n: usize) {
