@@ -11,7 +11,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use fusebox_compiler::codegen::cpu::Cpu;
-use fusebox_compiler::codegen::cpu::product::form::Form;
+use fusebox_compiler::codegen::cpu::product::form::MicroKernel;
+use fusebox_compiler::forms::{self, Form};
 use fusebox_compiler::foundation::entity::Id;
 use fusebox_compiler::kernel::measure::{Measure, measure_at};
 use fusebox_compiler::kernel::{ParamId, Skeleton};
@@ -295,7 +296,7 @@ fn microseconds(time: Duration) -> f64 {
 /// What computes a product: `gemv q8_0 int8x16`, or the reason why it is generated code.
 fn in_words(form: &Form) -> String {
     match form {
-        Form::Micro { op, format, layout } => {
+        Form::Micro(MicroKernel { op, format, layout }) => {
             format!("{op} {format} {}", layout.unwrap_or_default()).trim_end().to_owned()
         }
         Form::Generated(reason) => format!("generated: {reason}"),
@@ -358,7 +359,7 @@ fn forms(cpu: &Cpu, plan: &Plan, step: &Step) -> Vec<Form> {
         let place = &plan.buffers[step.args[param.index()]].place;
         matches!(place, Place::Weight | Place::State)
     };
-    cpu.forms(&plan.kernels[step.kernel], &is_stored)
+    forms::forms(cpu, &plan.kernels[step.kernel], &is_stored)
 }
 
 /// The work of a launch for tokens at these positions, over pages of this size.

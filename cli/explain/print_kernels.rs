@@ -18,9 +18,10 @@ use fusebox::profile::{Launch, Profile, Total, measure_launch};
 use fusebox::text::amount::{bytes, count, counted};
 use fusebox::text::table::table;
 use fusebox_compiler::codegen::cpu::Cpu;
-use fusebox_compiler::codegen::cpu::product::form::Form;
+use fusebox_compiler::codegen::cpu::product::form::MicroKernel;
 use fusebox_compiler::codegen::source;
 use fusebox_compiler::error::Error;
+use fusebox_compiler::forms::Form;
 use fusebox_compiler::schedule::{KernelId, Plan, Step};
 use fusebox_compiler::target::{Target, Work};
 use serde_json::{Value, json};
@@ -240,7 +241,9 @@ fn code(forms: &[Form]) -> String {
     let mut groups: Vec<([&str; 2], Vec<String>)> = Vec::new();
     for form in forms {
         let (what, format) = match form {
-            Form::Micro { op, format, layout } => ([*op, layout.unwrap_or("")], format.to_string()),
+            Form::Micro(MicroKernel { op, format, layout }) => {
+                ([*op, layout.unwrap_or("")], format.to_string())
+            }
             Form::Generated(_) => ([MARK, ""], "generated".to_owned()),
         };
         match groups.iter_mut().find(|(own, _)| *own == what) {

@@ -17,6 +17,8 @@
 
 pub mod codegen;
 pub mod error;
+#[cfg(feature = "cpu")]
+pub mod forms;
 pub mod foundation;
 pub mod fuse;
 pub mod graph;
@@ -25,7 +27,6 @@ pub mod options;
 pub mod pipeline;
 pub mod prepare;
 pub mod program;
-pub mod recognise;
 mod recount;
 pub mod reference;
 pub mod rewrite;

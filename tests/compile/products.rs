@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use fusebox_compiler::codegen::cpu::Cpu;
-use fusebox_compiler::codegen::cpu::product::form::Form;
+use fusebox_compiler::forms::{self, Form};
 use fusebox_compiler::foundation::entity::Id;
 use fusebox_compiler::kernel::ParamId;
 use fusebox_compiler::kernel::product::reason::Reason;
@@ -43,7 +43,7 @@ fn is_right(reason: Reason) -> bool {
 fn forms(cpu: &Cpu, plan: &Plan, step: &Step) -> Vec<Form> {
     let is_stored =
         |param: ParamId| matches!(plan.buffers[step.args[param.index()]].place, Place::Weight | Place::State);
-    cpu.forms(&plan.kernels[step.kernel], &is_stored)
+    forms::forms(cpu, &plan.kernels[step.kernel], &is_stored)
 }
 
 /// The number of products of a plan, and the kernels with generated ones.
@@ -54,7 +54,7 @@ fn products(cpu: &Cpu, plan: &Plan) -> (usize, Vec<String>) {
         n_products += forms.len();
         let reasons = forms.into_iter().filter_map(|form| match form {
             Form::Generated(reason) if !is_right(reason) => Some(reason),
-            Form::Generated(_) | Form::Micro { .. } => None,
+            Form::Generated(_) | Form::Micro(_) => None,
         });
         generated.extend(reasons.map(|reason| format!("{}: {reason}", plan.kernels[step.kernel].name)));
     }

@@ -30,6 +30,8 @@ pub mod run;
 #[cfg(test)]
 pub(crate) mod samples;
 pub(crate) mod stored;
+#[cfg_attr(not(feature = "gpu"), allow(dead_code, reason = "only sources use pieces"))]
+pub(crate) mod vector_loads;
 pub mod verify;
 pub mod walk;
 

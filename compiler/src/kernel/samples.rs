@@ -3,8 +3,19 @@
 //! Each is exactly as `print` writes it, verifies without complaint, and is run against literal numbers in
 //! `run/tests.rs`.
 
-pub(crate) const ALL: [&str; 10] =
-    [MAP, BLOCKS, ROW_REDUCTION, MATRIX_VECTOR, ATTENTION, GATHER, ROUTED, TWO_PARTS, ODD_NAMES, SELECTED];
+pub(crate) const ALL: [&str; 11] = [
+    MAP,
+    BLOCKS,
+    ROW_REDUCTION,
+    MATRIX_VECTOR,
+    ATTENTION,
+    GATHER,
+    ROUTED,
+    TWO_PARTS,
+    ODD_NAMES,
+    PRODUCT,
+    SELECTED,
+];
 
 /// Thirteen elements in blocks of four: the last block has one.
 pub(crate) const MAP: &str = r#"kernel "scale x" map
@@ -166,7 +177,7 @@ part
   @1[row0_0] = max v1 of cast.bf16(@0[max(row0_0+b2-2*b-2, 0), min(v1, 2)])
 "#;
 
-/// A product of 16 tokens with 32 rows of a weight, in K-steps of 64 of 128, as tensor cores take it.
+/// A product of 16 tokens with 32 rows of a weight, in K-steps of 64 of 128, which says that tensor cores take it.
 pub(crate) const PRODUCT: &str = r#"kernel "matmat w" matrix-matrix
   read @0 x : f32[t:16, d:128]
   read @1 w : q8_0[r:32, d:128]
@@ -188,6 +199,7 @@ part
     for r1, d3
       tile2[r1, -d2+d3] = @1[r1, d3]
     for t0, r1
+      mma.bf16 right row r1 columns t0 along d3
       tile0[t0, r1] = sum d3 of mul(tile1[t0, -d2+d3], tile2[r1, -d2+d3]) from tile0[t0, r1]
   end
   for t0, r1

@@ -19,13 +19,14 @@ use std::collections::BTreeSet;
 use crate::foundation::entity::List;
 use crate::graph::op::{Binary, Fold, Scalar};
 use crate::kernel::index::{Atom, Index, Vars};
+use crate::kernel::product::tiles::TileProduct;
+use crate::kernel::product::{Kind, MmaType, Product, Side};
 use crate::kernel::walk::{needed, nests, tiles_read};
 use crate::kernel::{
     Blocks, Expr, ExprId, Folding, Kernel, Nest, Part, Place, Range, RoutedRows, Stmt, Tile, TileId, Var,
     VarId,
 };
 use crate::options::Options;
-use crate::recognise::tile_product::tile_product;
 use crate::tensor::dtype::DType;
 use crate::tensor::label::Label;
 use crate::tensor::sym::Sym;
@@ -223,7 +224,11 @@ impl GroupedGemm<'_> {
         let value = exprs.push(Expr::Binary(Binary::Mul, factors[0], factors[1]));
         let fold = nest.fold.clone().map(|folding| Folding { init: Some(init), ..folding });
         let sum = Nest { fold, exprs, value, ..all.clone() };
-        tile_product(self.kernel, &self.part, &sum, sum.fold.as_ref()?)?;
+        let kind = Kind::Mma(MmaType::Tf32);
+        let (columns, along) = (vec![self.number], vec![inner]);
+        let (weight, row, routed) = (Side::Right, Some(row), Vec::new());
+        let product = Product { kind, weight, row, columns, along, routed };
+        TileProduct::checked(self.kernel, &self.part, &sum, &product)?;
         let mut exprs = List::default();
         let value = exprs.push(Expr::Const(Scalar::float(0.0)));
         let zero = Nest { fold: None, exprs, value, ..all };
@@ -333,7 +338,9 @@ fn uses(nest: &Nest, scalar: ExprId, var: VarId) -> bool {
 mod tests {
     use super::*;
     use crate::kernel::parse::parse;
+    use crate::kernel::product::tiles::tile_products;
     use crate::kernel::verify::verify;
+    use crate::prepare::select_tile_products::select_tile_products;
     use crate::target::CUDA_SM90;
 
     /// Two products of rows of experts with a vector that each task scales first.
@@ -380,9 +387,8 @@ part
         let part = &kernel.parts[0];
         let routed = part.routed.as_ref().unwrap();
         assert_eq!((part.grid[0], part.grid.len(), routed.rows.len()), (routed.expert, 2, 2));
-        let products =
-            nests(&part.body).filter_map(|nest| tile_product(&kernel, part, nest, nest.fold.as_ref()?));
-        assert_eq!(products.count(), 2);
+        let products = select_tile_products(&kernel, &Options::for_target(CUDA_SM90));
+        assert_eq!(tile_products(&products, &products.parts[0]).len(), 2);
         let text = kernel.to_string();
         assert_eq!(parse(&text).unwrap().to_string(), text);
     }

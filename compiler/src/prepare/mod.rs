@@ -20,7 +20,8 @@ pub mod blame;
 mod expert_groups;
 mod fold_order;
 mod grid_order;
-mod select_products;
+pub(crate) mod select_products;
+mod select_tile_products;
 mod stage_vectors;
 
 use bf16_temporaries::shorten_temporaries;
@@ -28,10 +29,11 @@ use expert_groups::group_by_expert;
 use fold_order::order_folds;
 use grid_order::order_tasks;
 use select_products::select_products;
+use select_tile_products::select_tile_products;
 use stage_vectors::stage_vectors;
 
 /// Every pass, in order.
-pub const PASSES: [Pass; 6] = [
+pub const PASSES: [Pass; 7] = [
     Pass {
         name: "group tasks by expert",
         reason: "a matrix is read once for all rows routed to it, and tensor cores multiply them",
@@ -55,6 +57,12 @@ pub const PASSES: [Pass; 6] = [
         reason: "rows of a weight meet their vector in shared memory",
         applies: shares_tasks,
         rewrite: Rewrite::Kernel(stage_vectors),
+    },
+    Pass {
+        name: "select tile products",
+        reason: "tensor cores multiply tiles of whole fragments",
+        applies: multiplies_on_tensor_cores,
+        rewrite: Rewrite::Kernel(select_tile_products),
     },
     Pass {
         name: "shorten temporaries",

@@ -116,6 +116,7 @@ const LIE: Pass = Pass {
         edited(kernel, |nest| {
             if let Expr::Binary(Binary::Mul, a, b) = nest.exprs[nest.value] {
                 nest.exprs[nest.value] = Expr::Binary(Binary::Add, a, b);
+                nest.product = None;
             }
         })
     }),

@@ -12,6 +12,9 @@ pub use named::{CPU, CUDA_SM80, CUDA_SM89, CUDA_SM90, METAL, NAMED, TARGETS, VUL
 /// Cached positions that attention takes at a time where queries are many, or where tasks split the positions.
 pub const MIN_POSITIONS_PER_STEP: usize = 64;
 
+/// Threads of a workgroup (thread block), which share the iterations of a nest.
+pub const THREADS: u32 = 256;
+
 /// A device as the compiler sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Target {

@@ -11,6 +11,7 @@ use std::slice::from_ref;
 use crate::codegen::cpu::Cpu;
 use crate::codegen::cpu::product::{Activations, Plan};
 use crate::kernel::index::{Atom, Index};
+use crate::kernel::product::routing::Routing;
 use crate::kernel::walk::nests;
 use crate::kernel::{Expr, Kernel, Nest, Part, Place, Range, Stmt, TileId, Var, VarId};
 
@@ -59,7 +60,8 @@ pub(super) fn quantised(cpu: &Cpu, kernel: &Kernel, part: &Part) -> Vec<Activati
 /// Bytes of scratch memory in which the products of a part group columns by expert, one product after another.
 pub(super) fn routing_bytes(cpu: &Cpu, kernel: &Kernel, part: &Part) -> usize {
     let routing = plans(cpu, kernel, part).filter_map(|plan| plan.routing);
-    routing.map(|routing| routing.bytes()).max().unwrap_or(0)
+    let n_bytes = |own: Routing| fusebox_simd::routing_bytes(own.most as usize, own.n_matrices as usize);
+    routing.map(n_bytes).max().unwrap_or(0)
 }
 
 /// The products of a part that functions compute.

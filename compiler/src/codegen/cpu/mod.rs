@@ -47,7 +47,7 @@ const ALIGNMENT: usize = 64;
 pub struct Cpu {
     isa: OwnedTargetIsa,
     level: Level,
-    numbers: Numbers,
+    pub(crate) numbers: Numbers,
     planted: Option<Planted>,
 }
 

@@ -1,6 +1,6 @@
 //! Emits tensor-core products: `mma.m16n8k8` (TF32) and `mma.m16n8k16` (bf16), 32-bit accumulators.
 //!
-//! In: a product that `tile_product.rs` has found. Out: the loads, MMAs and stores of each warp. Fragments (PTX ISA,
+//! In: a product of tiles that a nest says it is. Out: the loads, MMAs and stores of each warp. Fragments (PTX ISA,
 //! "Matrix Fragments for mma.m16n8k8"); lane l has group g = l/4 and index i = l%4 in its quad. A word is one TF32
 //! number or two bf16:
 //!
@@ -13,7 +13,7 @@
 //! ```
 //!
 //! bf16 operands are loaded by `ldmatrix`, TF32 operands word by word; they are rounded when they are stored to the
-//! tile. `mma_operands.rs` chooses the type and pads the rows. Rows past the end hold garbage, and so do their sums,
+//! tile. The product says the type, `operands.rs` pads the rows. Rows past the end hold garbage, and so do their sums,
 //! which nobody reads. The K dimension must end with a whole fragment: its tail is zero-filled.
 
 use std::collections::BTreeSet;
@@ -26,13 +26,12 @@ use cubecl_core::ir::{
 use crate::codegen::gpu::emit::Emitter;
 use crate::codegen::gpu::tiles::shared_memory::Placement;
 use crate::codegen::gpu::writer::{F32, U32, Writer, Writes, constant, known, scalar};
+use crate::kernel::product::fragments::{MMA_K, MMA_M, MMA_N, WARP, WarpTiling};
+use crate::kernel::product::operands::OperandLayout;
+use crate::kernel::product::tiles::{Operand, Start, TileProduct};
 use crate::kernel::walk::nests;
-use crate::kernel::{Folding, Nest, Place, Stmt, TileId, VarId};
-use crate::recognise::THREADS;
-use crate::recognise::mma_operands::OperandLayout;
-use crate::recognise::tile_product::{
-    MMA_K, MMA_M, MMA_N, Operand, Product, Start, WARP, WarpTiling, tile_product,
-};
+use crate::kernel::{Nest, Place, Stmt, TileId, VarId};
+use crate::target::THREADS;
 
 /// A thread's position in a product.
 struct ThreadPosition {
@@ -59,7 +58,7 @@ impl ThreadPosition {
 const HALF_K: i64 = MMA_K / 2;
 
 /// The offsets of a lane's four accumulators, in words.
-fn sum_offsets(product: &Product) -> [i64; 4] {
+fn sum_offsets(product: &TileProduct) -> [i64; 4] {
     let row = 8 * product.sum.row;
     [0, 1, row, row + 1]
 }
@@ -78,21 +77,15 @@ fn operand_type(per_word: i64) -> FloatKind {
 
 impl Emitter<'_> {
     /// The product that a nest is, where tensor cores can compute it.
-    pub(super) fn tensor_core_product(&self, nest: &Nest, folding: &Folding) -> Option<Product> {
-        if !self.dialect.has_tensor_cores {
-            return None;
-        }
-        let product = tile_product(self.kernel, self.part, nest, folding)?;
-        let is_factor = |operand: &Operand| self.operand_layout(operand.tile).is_some();
-        let is_in_shared_memory =
-            |operand: &Operand| matches!(self.placement(operand.tile), Placement::Shared(_));
-        let are_in_shared_memory =
-            [&product.left, &product.right, &product.sum].into_iter().all(is_in_shared_memory);
-        (are_in_shared_memory && is_factor(&product.left) && is_factor(&product.right)).then_some(product)
+    pub(super) fn tensor_core_product(&self, nest: &Nest) -> Option<TileProduct> {
+        let product = TileProduct::of(self.kernel, self.part, nest)?;
+        let is_shared = |operand: &Operand| matches!(self.placement(operand.tile), Placement::Shared(_));
+        let are_shared = [&product.left, &product.right, &product.sum].into_iter().all(is_shared);
+        (self.dialect.has_tensor_cores && are_shared).then_some(product)
     }
 
     /// Multiplies two tiles and adds to a third; all warps go through it.
-    pub(super) fn mma_product(&mut self, nest: &Nest, product: &Product) {
+    pub(super) fn mma_product(&mut self, nest: &Nest, product: &TileProduct) {
         self.prepare_operands(nest, product);
         self.bind_first(nest, product);
         let (depth, _) = self.k_len(product);
@@ -169,13 +162,12 @@ impl Emitter<'_> {
     }
 
     /// Zeroes the accumulators that live in registers during a loop.
-    pub(super) fn open_accumulators(&mut self, var: VarId, body: &[Stmt]) -> Vec<(Nest, Product)> {
+    pub(super) fn open_accumulators(&mut self, var: VarId, body: &[Stmt]) -> Vec<(Nest, TileProduct)> {
         let kept = self.memory.accumulators(self.part_number());
         let is_own = |nest: &&Nest| matches!(nest.target, Place::Tile(tile) if kept.get(&tile) == Some(&var));
         let own: Vec<Nest> = nests(body).filter(is_own).cloned().collect();
         let products = own.into_iter().map(|nest| {
-            let product = nest.fold.as_ref().and_then(|folding| self.tensor_core_product(&nest, folding));
-            let product = product.expect("only products keep their sums");
+            let product = self.tensor_core_product(&nest).expect("only products keep their sums");
             let [along, across] = product.fragments.per_warp;
             let sums = (0..along * across).map(|_| self.zero_fragment()).collect();
             self.accumulators.insert(product.sum.tile, sums);
@@ -185,7 +177,7 @@ impl Emitter<'_> {
     }
 
     /// Stores the accumulators when their loop is done.
-    pub(super) fn close_accumulators(&mut self, kept: Vec<(Nest, Product)>) {
+    pub(super) fn close_accumulators(&mut self, kept: Vec<(Nest, TileProduct)>) {
         for (nest, product) in kept {
             self.sync_before(BTreeSet::new(), Some(product.sum.tile));
             self.bind_first(&nest, &product);
@@ -195,7 +187,7 @@ impl Emitter<'_> {
     }
 
     /// Binds the variables of a product to their first values.
-    fn bind_first(&mut self, nest: &Nest, product: &Product) {
+    fn bind_first(&mut self, nest: &Nest, product: &TileProduct) {
         for var in nest.loops.iter().chain([&product.inner]) {
             let start = self.start(*var);
             self.vars.insert(*var, start);
@@ -203,7 +195,7 @@ impl Emitter<'_> {
     }
 
     /// Runs `act` for warps that have fragments of rows that exist.
-    fn for_busy_warps(&mut self, product: &Product, act: impl FnOnce(&mut Self, ThreadPosition)) {
+    fn for_busy_warps(&mut self, product: &TileProduct, act: impl FnOnce(&mut Self, ThreadPosition)) {
         let size = constant(i64::from(WARP));
         let (warp, lane) = (self.writer.div(self.thread, size), self.writer.rem(self.thread, size));
         let fragments = product.fragments;
@@ -224,7 +216,7 @@ impl Emitter<'_> {
     }
 
     /// How many rows of the left operand exist, where missing ones come last.
-    fn n_rows(&mut self, product: &Product) -> Option<Variable> {
+    fn n_rows(&mut self, product: &TileProduct) -> Option<Variable> {
         let (last, others) = product.left.own.split_last()?;
         let others: Vec<Variable> = others.iter().map(|var| self.count(*var)).collect();
         let of_one = self.product(&others);
@@ -237,7 +229,7 @@ impl Emitter<'_> {
     fn fragment_addresses(
         &mut self,
         first: Variable,
-        product: &Product,
+        product: &TileProduct,
         (axis, own): (usize, [Variable; 2]),
         (within, steps): ([Variable; 2], [i64; 2]),
     ) -> Vec<Variable> {
@@ -250,7 +242,7 @@ impl Emitter<'_> {
     }
 
     /// The addresses of a lane's first accumulator of each of its warp's fragments.
-    fn sum_addresses(&mut self, product: &Product, at: &ThreadPosition) -> Vec<Variable> {
+    fn sum_addresses(&mut self, product: &TileProduct, at: &ThreadPosition) -> Vec<Variable> {
         let WarpTiling { warps, per_warp } = product.fragments;
         let first = self.first_word(&product.sum);
         let column = self.offset_by(first, at.own[1], MMA_N);
@@ -261,7 +253,7 @@ impl Emitter<'_> {
     }
 
     /// A warp's accumulators as they are in memory, or zeros.
-    fn load_sums(&mut self, product: &Product, at: &ThreadPosition) -> Vec<Variable> {
+    fn load_sums(&mut self, product: &TileProduct, at: &ThreadPosition) -> Vec<Variable> {
         let places = self.sum_addresses(product, at);
         let sums = places.into_iter().map(|place| {
             if product.start.is_none() {
@@ -283,7 +275,7 @@ impl Emitter<'_> {
     }
 
     /// Stores a warp's accumulators.
-    fn store_sums(&mut self, product: &Product, at: &ThreadPosition, sums: &[Variable]) {
+    fn store_sums(&mut self, product: &TileProduct, at: &ThreadPosition, sums: &[Variable]) {
         let (places, shared) = (self.sum_addresses(product, at), self.memory.shared());
         for (sum, place) in sums.iter().zip(places) {
             for (i, further) in sum_offsets(product).into_iter().enumerate() {
@@ -296,7 +288,7 @@ impl Emitter<'_> {
     }
 
     /// Writes what fragments are about to load: the initial sums, and zeros in the K tail.
-    fn prepare_operands(&mut self, nest: &Nest, product: &Product) {
+    fn prepare_operands(&mut self, nest: &Nest, product: &TileProduct) {
         let scalar = match product.start {
             Some(Start::Scalar(scalar)) => Some(scalar),
             Some(Start::Own) | None => None,
@@ -323,7 +315,7 @@ impl Emitter<'_> {
     }
 
     /// K as fragments cover it, and the actual number of elements.
-    fn k_len(&mut self, product: &Product) -> (Variable, Variable) {
+    fn k_len(&mut self, product: &TileProduct) -> (Variable, Variable) {
         let count = self.count(product.inner);
         if !product.is_ragged {
             return (count, count);

@@ -32,10 +32,10 @@ use cubecl_core::prelude::{CubeDim, KernelArg, KernelDefinition, KernelOptions, 
 use crate::error::Error;
 use crate::foundation::entity::List;
 use crate::kernel::print::symbols;
+use crate::kernel::vector_loads::read_as_vectors;
 use crate::kernel::verify::verify;
 use crate::kernel::{Access, Kernel, ParamId};
-use crate::recognise::THREADS;
-use crate::recognise::vector_loads::read_as_vectors;
+use crate::target::THREADS;
 use crate::tensor::sym::Symbol;
 
 pub mod dialect;

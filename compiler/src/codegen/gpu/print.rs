@@ -16,7 +16,7 @@ use crate::codegen::gpu::bug;
 use crate::codegen::gpu::dialect::Language;
 use crate::codegen::gpu::writer::U32;
 use crate::error::Error;
-use crate::recognise::THREADS;
+use crate::target::THREADS;
 
 /// `__launch_bounds__(256, 4)`: four thread blocks an SM, which caps a thread at 64 registers. Without it ptxas either
 /// takes so few registers that loads wait for each other, or too many for full occupancy.

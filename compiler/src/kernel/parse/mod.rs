@@ -312,10 +312,10 @@ impl Reader<'_> {
         let Some(kind) = Kind::ALL.into_iter().find(|kind| self.s.take(kind.name())) else { return Ok(None) };
         let weight = self.named("the factor that is the weight", &Side::ALL, Side::name)?;
         let row = if self.s.take("row") { Some(self.var_id()?) } else { None };
-        let columns = if self.s.take("columns") { self.vars()? } else { Vec::new() };
-        let along = if self.s.take("along") { self.vars()? } else { Vec::new() };
+        let mut vars = |word: &str| if self.s.take(word) { self.vars() } else { Ok(Vec::new()) };
+        let (columns, along, routed) = (vars("columns")?, vars("along")?, vars("routed")?);
         self.s.end_of_line()?;
-        Ok(Some(Product { kind, weight, row, columns, along }))
+        Ok(Some(Product { kind, weight, row, columns, along, routed }))
     }
 
     /// `sum d3 of`; a call such as `max(…)` is none.

@@ -98,13 +98,18 @@ fn routed_text(part: &Part, routed: &RoutedRows) -> String {
 
 /// `product left row f3 columns t2 along d4`
 fn product_text(part: &Part, product: &Product) -> String {
-    let Product { kind, weight, row, columns, along } = product;
+    let Product { kind, weight, row, columns, along, routed } = product;
     let named = |word: &str, vars: &[VarId]| match vars {
         [] => String::new(),
         _ => format!(" {}", with_vars(word, part, vars)),
     };
-    let row = named("row", row.as_slice());
-    format!("{} {}{row}{}{}", kind.name(), weight.name(), named("columns", columns), named("along", along))
+    let loops = [
+        named("row", row.as_slice()),
+        named("columns", columns),
+        named("along", along),
+        named("routed", routed),
+    ];
+    format!("{} {}{}", kind.name(), weight.name(), loops.concat())
 }
 
 /// A word and then the names of variables.

@@ -7,6 +7,7 @@
 
 use crate::graph::op::{Binary, Fold};
 use crate::kernel::product::reason::Reason;
+use crate::kernel::product::routing::Routing;
 use crate::kernel::product::{Kind, Product, Side};
 use crate::kernel::stored::{Stored, at_start};
 use crate::kernel::{Expr, Kernel, Nest, Part, VarId};
@@ -55,24 +56,28 @@ impl<'a> Terms<'a> {
     /// Whether the nest is this product.
     pub(crate) fn check(&self, product: &Product) -> Result<(), Reason> {
         let [w, x] = self.factors(product.weight);
-        let is_taken = match product.kind {
-            Kind::Product => is_multiplied(w.format),
-            Kind::WeightedSum => w.format.is_written() && w.format.dtype().is_float(),
+        let is_single = x.format == Format::F32;
+        let is_mixed = w.format.is_written() && w.format.dtype().is_float();
+        let len = match product.kind {
+            Kind::Product if is_single && is_multiplied(w.format) => {
+                self.check_dot_products(product, w, x)?
+            }
+            Kind::WeightedSum if is_single && is_mixed => self.check_weighted_sum(product, w, x)?,
+            Kind::Product | Kind::WeightedSum | Kind::Mma(_) => {
+                return Err(Reason::Formats(w.format, x.format));
+            }
         };
-        if !is_taken || x.format != Format::F32 {
-            return Err(Reason::Formats(w.format, x.format));
-        }
         let is_column = |var: &VarId| self.nest.loops.contains(var) && self.is_column(w, x, *var);
         if !product.columns.iter().all(is_column) || !self.follow_each_other(x, &product.columns) {
             return Err(Reason::Strides);
         }
-        let len = match product.kind {
-            Kind::Product => self.check_dot_products(product, w, x)?,
-            Kind::WeightedSum => self.check_weighted_sum(product, w, x)?,
-        };
         let block = w.format.block_len() as i64;
         if block > 1 && len.is_none_or(|len| len % block != 0) {
             return Err(Reason::Rows(len, w.format));
+        }
+        if !product.routed.is_empty() {
+            let routing = Routing::of(self, product).filter(|_| product.kind == Kind::Product);
+            routing.filter(|routing| routing.loops == product.routed).ok_or(Reason::Routing)?;
         }
         let inner: Vec<VarId> = product.inner().collect();
         let first = at_start(&w.element, &inner, &self.part.vars);

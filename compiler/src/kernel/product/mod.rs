@@ -1,20 +1,24 @@
 //! Products in the kernel form: which loops of a nest number rows, columns and the terms of a sum.
 //!
 //! In: a nest. Out: the [`Product`] that it says it is. A product says nothing that the expressions of its nest do not:
-//! run as it stands, the nest computes the same. `recognise/` finds products, `prepare/` writes them down, `check.rs`
-//! proves them for `verify/`, and code generators take them as they are.
+//! run as it stands, the nest computes the same. `prepare/` finds products and writes them down, `check.rs` (rows) and
+//! `tiles.rs` (tiles) prove them for `verify/`, and code generators take them as they are.
 
 use crate::kernel::{Nest, VarId};
 
 pub(crate) mod check;
+pub(crate) mod fragments;
+pub(crate) mod operands;
 pub mod reason;
+pub(crate) mod routing;
+pub(crate) mod tiles;
 
 /// What a nest computes as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Product {
-    /// Which of the two sums it is.
+    /// Which kind of sum it is.
     pub kind: Kind,
-    /// The factor that is the weight, or has the rows of a weighted sum.
+    /// The factor that is the weight, has the rows of a weighted sum, or is the second operand of MMAs.
     pub weight: Side,
     /// The loop over rows: of a weighted sum, one that is folded.
     pub row: Option<VarId>,
@@ -22,15 +26,28 @@ pub struct Product {
     pub columns: Vec<VarId>,
     /// The reduction loops (`k`), innermost first; of a weighted sum, the loop over elements.
     pub along: Vec<VarId>,
+    /// The loops around it that select the matrix of an expert, outermost first, where columns are grouped by expert.
+    pub routed: Vec<VarId>,
 }
 
-/// Which of the two sums a nest is.
+/// Which kind of sum a nest is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// GEMM: dot products along rows.
     Product,
     /// Weighted sum: whole rows with a factor each, as of values in attention.
     WeightedSum,
+    /// GEMM of two tiles on tensor cores, whose elements are rounded to a type.
+    Mma(MmaType),
+}
+
+/// What the operands of an MMA are rounded to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MmaType {
+    /// Ten mantissa bits, in a word.
+    Tf32,
+    /// Seven, two elements in a word.
+    Bf16,
 }
 
 /// One of the two factors.
@@ -43,14 +60,17 @@ pub enum Side {
 }
 
 impl Kind {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Product, Self::WeightedSum];
+    /// All.
+    pub const ALL: [Self; 4] =
+        [Self::Product, Self::WeightedSum, Self::Mma(MmaType::Tf32), Self::Mma(MmaType::Bf16)];
 
     /// The name in text forms.
     pub fn name(self) -> &'static str {
         match self {
             Self::Product => "product",
             Self::WeightedSum => "mix",
+            Self::Mma(MmaType::Tf32) => "mma.tf32",
+            Self::Mma(MmaType::Bf16) => "mma.bf16",
         }
     }
 }

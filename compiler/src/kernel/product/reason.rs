@@ -29,6 +29,10 @@ pub enum Reason {
     Rows(Option<i64>, Format),
     /// Rows may start inside a block of the format.
     Start(Format),
+    /// The loops that it names do not select a matrix.
+    Routing,
+    /// Tiles are not whole fragments of MMAs.
+    Fragments,
 }
 
 impl fmt::Display for Reason {
@@ -45,6 +49,8 @@ impl fmt::Display for Reason {
             Self::Rows(Some(n), format) => write!(f, "rows of {n} elements are not {}", blocks(format)),
             Self::Rows(None, format) => write!(f, "rows of varying length are not {}", blocks(format)),
             Self::Start(format) => write!(f, "rows do not start at {}", blocks(format)),
+            Self::Routing => f.write_str("no number from memory selects a matrix by these loops"),
+            Self::Fragments => f.write_str("the tiles are not whole fragments of an MMA"),
         }
     }
 }

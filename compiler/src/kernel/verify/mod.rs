@@ -11,6 +11,7 @@
 use crate::error::Complaint;
 use crate::kernel::index::Index;
 use crate::kernel::print::{all_symbols, place_text, var_text};
+use crate::kernel::product::operands::unfit_operands;
 use crate::kernel::verify::disjoint::verify_disjoint;
 use crate::kernel::walk::nests;
 use crate::kernel::{
@@ -47,6 +48,7 @@ pub fn verify(kernel: &Kernel) -> Vec<Complaint> {
         // Bounds mean nothing where a size or a range is unsound.
         if checker.tiles_fit() && checker.ranges_fit() && complaints.is_empty() {
             checker.walk();
+            checker.operands();
         }
         complaints.append(&mut checker.complaints);
     }
@@ -113,6 +115,19 @@ struct Checker<'a> {
 impl Checker<'_> {
     fn complain(&mut self, what: impl Into<String>) {
         self.complaints.push(Complaint::new(&self.place, what.into()));
+    }
+
+    /// Checks that the tiles which products multiply on tensor cores may hold rounded elements.
+    fn operands(&mut self) {
+        if !self.complaints.is_empty() {
+            return;
+        }
+        for tile in unfit_operands(self.kernel, self.part) {
+            let tile = place_text(Place::Tile(tile));
+            self.complain(format!(
+                "{tile} is an operand of MMAs, and others read, fill or lay it out otherwise"
+            ));
+        }
     }
 
     fn tiles_fit(&mut self) -> bool {

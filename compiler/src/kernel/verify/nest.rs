@@ -9,7 +9,10 @@ use std::collections::BTreeSet;
 use crate::foundation::entity::{Id, List};
 use crate::kernel::index::Index;
 use crate::kernel::print::{access_text, place_text};
+use crate::kernel::product::Kind;
 use crate::kernel::product::check::Terms;
+use crate::kernel::product::reason::Reason;
+use crate::kernel::product::tiles::TileProduct;
 use crate::kernel::verify::Checker;
 use crate::kernel::verify::types::expr_dtypes;
 use crate::kernel::{Access, Blocks, Expr, ExprId, Folding, Nest, Place, Range, VarId};
@@ -160,7 +163,14 @@ impl Checker<'_> {
     /// Checks the product that a nest is said to be: code generators rely on it.
     fn product(&mut self, nest: &Nest) {
         let Some(product) = &nest.product else { return };
-        let checked = Terms::of(self.kernel, self.part, nest).and_then(|terms| terms.check(product));
+        let checked = match product.kind {
+            Kind::Product | Kind::WeightedSum => {
+                Terms::of(self.kernel, self.part, nest).and_then(|terms| terms.check(product))
+            }
+            Kind::Mma(_) => {
+                TileProduct::of(self.kernel, self.part, nest).map(|_| ()).ok_or(Reason::Fragments)
+            }
+        };
         if let Err(reason) = checked {
             self.complain(format!("is no {} as it says: {reason}", product.kind.name()));
         }

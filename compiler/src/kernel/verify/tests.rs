@@ -225,6 +225,58 @@ fn a_nest_is_the_product_that_it_says() {
 }
 
 #[test]
+fn the_matrix_of_a_product_is_selected_as_it_says() {
+    const ROUTED: &str = r#"kernel "routed" experts
+  read @0 x : f32[t:4, d:32]
+  read @1 picked : i32[t:4, k:2]
+  read @2 w : q8_0[x:3, e:5, d:32]
+  write @3 y : f32[t:4, k:2, e:5]
+part
+  var t0 in 0..4
+  var k1 in 0..2
+  var e2 in 0..5
+  var d3 in 0..32
+  grid
+  for t0, k1, e2
+    product right row e2 along d3 routed t0, k1
+    @3[t0, k1, e2] = sum d3 of mul(@0[t0, d3], @2[lookup(@1[t0, k1], 3), e2, d3])
+"#;
+    assert_eq!(parse(ROUTED).unwrap().to_string(), ROUTED);
+    check(ROUTED, " routed t0, k1", "", "");
+    let reason = "no number from memory selects a matrix by these loops";
+    let expected = &format!("part 0, @3[t0, k1, e2]: is no product as it says: {reason}");
+    for with in ["routed t0", "routed k1, t0", "routed e2"] {
+        check(ROUTED, "routed t0, k1", with, expected);
+    }
+    let one = ROUTED.replace("lookup(@1[t0, k1], 3)", "1");
+    check(&one, "row e2 along d3", "row e2 columns t0 along d3", expected);
+}
+
+#[test]
+fn a_nest_over_tiles_is_the_product_that_it_says() {
+    const PRODUCT: &str = "mma.bf16 right row r1 columns t0 along d3";
+    check(samples::PRODUCT, PRODUCT, "mma.tf32 right row r1 columns t0 along d3", "");
+    let expected =
+        "part 0, tile0[t0, r1]: is no mma.bf16 as it says: the tiles are not whole fragments of an MMA";
+    for with in [
+        "mma.bf16 left row r1 columns t0 along d3",
+        "mma.bf16 right row t0 columns r1 along d3",
+        "mma.bf16 right row r1 columns t0, r1 along d3",
+        "mma.bf16 right row r1 columns t0 along r1",
+        "mma.bf16 right columns t0 along d3",
+        "mma.bf16 right row r1 along d3",
+    ] {
+        check(samples::PRODUCT, PRODUCT, with, expected);
+    }
+    let short = samples::PRODUCT.replace("64]", "8]").replace("step 64", "step 8");
+    check(&short, "blocks of 64", "blocks of 8", expected);
+    // Rounded elements are for MMAs, and pairs of them are stored together.
+    let expected = "part 0: tile1 is an operand of MMAs, and others read, fill or lay it out otherwise";
+    check(samples::PRODUCT, "= @1[r1, d3]", "= mul(@1[r1, d3], tile1[0, -d2+d3])", expected);
+    check(samples::PRODUCT, "= @0[t0, d3]", "= cast.f32(position(d3))", expected);
+}
+
+#[test]
 fn types_that_do_not_fit() {
     let select = "select(lt(%0, 2.5), cast.i32(%0), neg(";
     let store = "part 1, @2[c0]:";

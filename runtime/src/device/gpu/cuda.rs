@@ -32,8 +32,8 @@ use fusebox_compiler::codegen::gpu::print::with_blocks_per_sm;
 use fusebox_compiler::codegen::gpu::{Code, ENTRY};
 use fusebox_compiler::error::Error as CompilerError;
 use fusebox_compiler::program::Key;
-use fusebox_compiler::recognise::THREADS;
 use fusebox_compiler::schedule::arena;
+use fusebox_compiler::target::THREADS;
 use fusebox_compiler::target::{self, Target};
 
 use crate::device::gpu::machine::{Machine, clocked, refused_by_driver};

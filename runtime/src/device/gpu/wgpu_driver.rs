@@ -14,7 +14,7 @@ use std::thread;
 
 use fusebox_compiler::codegen::gpu::{Code, ENTRY};
 use fusebox_compiler::error::Error as CompilerError;
-use fusebox_compiler::recognise::THREADS;
+use fusebox_compiler::target::THREADS;
 use wgpu::{
     Adapter, Backends, BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout,
     BindGroupLayoutDescriptor, BindGroupLayoutEntry, BindingResource, BindingType, Buffer, BufferBinding,

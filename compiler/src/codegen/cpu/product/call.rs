@@ -10,11 +10,12 @@ use fusebox_simd::{ActivationLayout, Bf16Functions, ROUTED_GEMM, Table, activati
 
 use crate::codegen::cpu::emit::{Emitter, PROVEN};
 use crate::codegen::cpu::product::boundary::{self, storage};
-use crate::codegen::cpu::product::{Activations, COLUMNS, Plan, Routing};
+use crate::codegen::cpu::product::{Activations, COLUMNS, Plan};
 use crate::foundation::entity::List;
 use crate::graph::op::Scalar;
 use crate::kernel::index::Index;
 use crate::kernel::product::Kind;
+use crate::kernel::product::routing::Routing;
 use crate::kernel::stored::{Stored, at_start};
 use crate::kernel::{Expr, Folding, Nest, Place, Range, VarId};
 use crate::options::Numbers;
@@ -37,10 +38,10 @@ impl Emitter<'_, '_> {
         let is_sorted =
             |var: &&VarId| plan.routing.as_ref().is_none_or(|routing| !routing.loops.contains(var));
         let around: Vec<VarId> = plan.around.iter().filter(is_sorted).copied().collect();
-        self.each(&around, &mut |emitter| match (plan.kind, &plan.routing) {
-            (Kind::Product, None) => emitter.call_product(&plan, quantised),
-            (Kind::Product, Some(routing)) => emitter.call_routed(&plan, routing, quantised),
-            (Kind::WeightedSum, _) => emitter.call_weighted_sum(&plan),
+        self.each(&around, &mut |emitter| match &plan.routing {
+            _ if plan.kind == Kind::WeightedSum => emitter.call_weighted_sum(&plan),
+            None => emitter.call_product(&plan, quantised),
+            Some(routing) => emitter.call_routed(&plan, routing, quantised),
         });
         true
     }

@@ -5,14 +5,14 @@
 //! Nothing is recognised here, and nothing emitted; `call.rs` does that. `boundary.rs` says what both sides agree on.
 
 use fusebox_simd::{
-    ActivationLayout, Level, activation_bytes, activation_layout, activation_layout_scattered, routing_bytes,
+    ActivationLayout, Level, activation_bytes, activation_layout, activation_layout_scattered,
 };
 
 use crate::codegen::cpu::Cpu;
 use crate::codegen::cpu::product::boundary::storage;
-use crate::kernel::index::{Atom, Index};
-use crate::kernel::product::Kind;
 use crate::kernel::product::check::Terms;
+use crate::kernel::product::routing::Routing;
+use crate::kernel::product::{Kind, Product};
 use crate::kernel::stored::{Stored, at_start};
 use crate::kernel::{Kernel, Nest, Part, Place, Range, VarId};
 use crate::options::Numbers;
@@ -25,8 +25,6 @@ pub(super) mod quantise_ahead;
 
 /// Columns that are quantised and stored together.
 pub(super) const COLUMNS: usize = 16;
-/// Fewer routed rows are not worth grouping by expert.
-const MANY: i64 = 32;
 /// Bytes that quantised activations may take in scratch memory.
 const MAX_QUANTISED_BYTES: usize = 64 << 20;
 
@@ -47,33 +45,10 @@ pub(super) struct Plan {
     pub(super) cols: Vec<VarId>,
     /// The reduction loops (`k`), innermost first; of a weighted sum, the loop over elements.
     pub(super) run: Vec<VarId>,
-    /// The routing that selects a matrix for each column, if there is one.
+    /// The routing that selects a matrix for each column, where these are grouped by expert.
     pub(super) routing: Option<Routing>,
     /// The quantised activations, unless they stay in single precision.
     pub(super) quantised: Option<Activations>,
-}
-
-/// Activation rows that are grouped by expert.
-#[derive(Clone, Debug)]
-pub(super) struct Routing {
-    /// The index of the matrix.
-    pub(super) matrix: Index,
-    pub(super) n_matrices: i64,
-    /// Elements from one matrix to the next.
-    pub(super) step: i64,
-    /// The first matrix.
-    pub(super) w: Stored,
-    /// The loops around the call that select it.
-    pub(super) loops: Vec<VarId>,
-    /// The largest number of columns.
-    pub(super) most: i64,
-}
-
-impl Routing {
-    /// Bytes of scratch memory for grouping.
-    pub(super) fn bytes(&self) -> usize {
-        routing_bytes(self.most as usize, self.n_matrices as usize)
-    }
 }
 
 /// Activations that are quantised before they are multiplied. Equal descriptions are of equal numbers.
@@ -118,39 +93,21 @@ impl Activations {
 impl Plan {
     /// How the product that a nest says it is is computed; nothing where it says none, or numbers are exact.
     pub(super) fn of(cpu: &Cpu, kernel: &Kernel, part: &Part, nest: &Nest) -> Option<Self> {
-        let product = nest.product.as_ref().filter(|_| cpu.numbers != Numbers::Exact)?;
+        let is_called =
+            |product: &&Product| cpu.numbers != Numbers::Exact && !matches!(product.kind, Kind::Mma(_));
+        let product = nest.product.as_ref().filter(is_called)?;
         let terms = Terms::of(kernel, part, nest).expect("a verified product has two factors");
         let [w, x] = terms.factors(product.weight).map(Clone::clone);
         let (kind, row, out) = (product.kind, product.row, terms.out.clone());
         let (cols, run, around) = (product.columns.clone(), product.along.clone(), product.around(nest));
         let mut plan = Self { kind, w, x, out, around, row, cols, run, routing: None, quantised: None };
         if kind == Kind::Product {
-            plan.routing = plan.routing(&terms);
+            plan.routing = Routing::of(&terms, product).filter(|_| !product.routed.is_empty());
             if cpu.numbers == Numbers::Quantised {
                 plan.quantised = plan.quantised(kernel, &terms, cpu.level);
             }
         }
         Some(plan)
-    }
-
-    /// The routing that selects a matrix of the weight by loops around the call, if it has enough rows to group.
-    fn routing(&self, terms: &Terms<'_>) -> Option<Routing> {
-        let Self { w, x, out, around, .. } = self;
-        let is_lookup = |(atom, _): &&(Atom, i64)| matches!(atom, Atom::Lookup { .. });
-        let (atom, step) = w.element.terms().iter().find(is_lookup)?;
-        let Atom::Lookup { below, .. } = atom else { return None };
-        let matrix = Index::atom(atom.clone());
-        let first = Stored { element: w.element.minus(&matrix.times(*step)), ..w.clone() };
-        let routing = |var: &&VarId| matrix.uses_var(|own| own == **var);
-        let loops: Vec<VarId> = around.iter().filter(routing).copied().collect();
-        let lies_evenly = |var: &VarId| {
-            let steps = [x, out].map(|stored| stored.step_of(*var));
-            steps.iter().all(Option::is_some) && !first.element.uses_var(|own| own == *var)
-        };
-        let most = terms.most_of(&loops)?;
-        let pays = *step > 0 && most >= MANY && loops.iter().all(lies_evenly);
-        let (n_matrices, step) = (*below, *step);
-        pays.then_some(Routing { matrix, n_matrices, step, w: first, loops, most })
     }
 
     /// How the activations of a product are quantised, if they fit scratch memory.

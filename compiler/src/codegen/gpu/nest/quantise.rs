@@ -10,7 +10,7 @@ use crate::codegen::gpu::emit::Emitter;
 use crate::codegen::gpu::value::layout::{FieldKind, field_offset};
 use crate::codegen::gpu::writer::{F32, I32, Writes, constant, signed_constant};
 use crate::kernel::{Nest, Place, VarId};
-use crate::recognise::THREADS;
+use crate::target::THREADS;
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 

@@ -9,7 +9,7 @@ use cubecl_core::ir::{ElemType, Variable};
 use crate::codegen::gpu::emit::Emitter;
 use crate::codegen::gpu::writer::{Writes, constant};
 use crate::graph::op::Fold;
-use crate::recognise::THREADS;
+use crate::target::THREADS;
 
 impl Emitter<'_> {
     /// Reduces a number of each of `group` threads.

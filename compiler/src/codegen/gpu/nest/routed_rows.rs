@@ -9,7 +9,7 @@ use cubecl_core::ir::Variable;
 use crate::codegen::gpu::emit::Emitter;
 use crate::codegen::gpu::writer::{Writes, constant};
 use crate::kernel::RoutedRows;
-use crate::recognise::THREADS;
+use crate::target::THREADS;
 
 impl Emitter<'_> {
     /// Lists the rows of the current expert; all threads go through it.

@@ -21,10 +21,10 @@ use crate::codegen::gpu::emit::Emitter;
 use crate::codegen::gpu::nest::vector_loads::LoadedVectors;
 use crate::codegen::gpu::writer::{MutableVar, Writes, constant, known};
 use crate::kernel::index::{Atom, Index};
+use crate::kernel::vector_loads::{VectorLoads, fold_vector_loads};
 use crate::kernel::verify::types::expr_dtypes;
 use crate::kernel::{Expr, ExprId, Folding, Nest, Place, VarId};
-use crate::recognise::THREADS;
-use crate::recognise::vector_loads::{VectorLoads, fold_vector_loads};
+use crate::target::THREADS;
 use crate::tensor::dtype::DType;
 use crate::tensor::sym::Sym;
 
@@ -82,7 +82,7 @@ impl Emitter<'_> {
                 emitter.store(nest.target, &nest.at, value);
             });
         };
-        if let Some(product) = self.tensor_core_product(nest, folding) {
+        if let Some(product) = self.tensor_core_product(nest) {
             return self.mma_product(nest, &product);
         }
         let plan = self.fold_plan(nest, folding);

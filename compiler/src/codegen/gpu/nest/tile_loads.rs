@@ -9,10 +9,10 @@ use crate::codegen::gpu::emit::Emitter;
 use crate::codegen::gpu::nest::thread_mapping::{Limit, LoopCounts, MAX_WORDS_IN_FLIGHT};
 use crate::codegen::gpu::nest::vector_loads::LoadedVectors;
 use crate::codegen::gpu::writer::{constant, known};
+use crate::kernel::vector_loads::{VectorLoads, fill_vector_loads};
 use crate::kernel::walk::tiles_read;
 use crate::kernel::{Nest, Place, Stmt};
-use crate::recognise::THREADS;
-use crate::recognise::vector_loads::{VectorLoads, fill_vector_loads};
+use crate::target::THREADS;
 
 /// A tile that is filled by vector loads.
 pub(crate) struct TileLoad<'n> {

@@ -1,6 +1,6 @@
 //! Vectorised global loads: 16 bytes (`uint4`) at a time, decoded in registers.
 //!
-//! In: the vector loads of a nest, as `recognise/vector_loads.rs` has them. Out: instructions, one piece at a time.
+//! In: the vector loads of a nest, as `kernel/vector_loads.rs` has them. Out: instructions, one piece at a time.
 //! Where a quantised element is only multiplied, its scale multiplies the sum of a group and not each element, and an
 //! offset (minimum) multiplies the sum of the other factor: `Σ (d·q - m)·x = d·Σ q·x - m·Σ x`. Buffers read so are
 //! bound a second time, as arrays of vectors. Nests that fill tiles load the same way: `tile_loads.rs`.
@@ -15,8 +15,8 @@ use crate::codegen::gpu::value::decode::PackedTensor;
 use crate::codegen::gpu::value::layout::FieldKind;
 use crate::codegen::gpu::writer::{F32, I32, U32, constant, scalar};
 use crate::graph::op::{Binary, Fold};
+use crate::kernel::vector_loads::{VectorLoads, are_aligned, elements_per_vector, first_of_piece};
 use crate::kernel::{Expr, ExprId, Folding, Nest, ParamId, Place, TileId};
-use crate::recognise::vector_loads::{VectorLoads, are_aligned, elements_per_vector, first_of_piece};
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 

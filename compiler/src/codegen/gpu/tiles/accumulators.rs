@@ -1,45 +1,25 @@
 //! MMA accumulators that stay in registers across the K loop.
 //!
-//! In: a part and its MMA operands. Out: the tiles of such accumulators, each with its loop. They are zeroed before the
-//! loop, one product in the loop adds to them, and nothing else accesses them until it is done. Only then are they
-//! stored, so their tile needs memory from there on (`live_ranges.rs`).
+//! In: a part and its products of tiles. Out: the tiles of such accumulators, each with its loop. They are zeroed
+//! before the loop, one product in the loop adds to them, and nothing else accesses them until it is done. Only then
+//! are they stored, so their tile needs memory from there on (`live_ranges.rs`).
 
 use std::collections::BTreeMap;
 
 use crate::graph::op::Scalar;
+use crate::kernel::product::tiles::{Operand, Start, TileProduct};
 use crate::kernel::walk::{nests, tiles_read};
-use crate::kernel::{Expr, Kernel, Nest, Part, Place, Stmt, TileId, VarId};
-use crate::recognise::mma_operands::OperandLayout;
-use crate::recognise::tile_product::{Operand, Product, Start, tile_product};
+use crate::kernel::{Expr, Nest, Part, Place, Stmt, TileId, VarId};
 
 /// The loop during which a tile's sums stay in registers.
 pub(crate) type Accumulators = BTreeMap<TileId, VarId>;
 
-/// The accumulators of a part, given its MMA operands.
-pub(crate) fn accumulators(
-    kernel: &Kernel,
-    part: &Part,
-    operands: &BTreeMap<TileId, OperandLayout>,
-) -> Accumulators {
-    let mut found = Accumulators::new();
-    for sum in nests(&part.body).filter_map(|nest| accumulated_sum(kernel, part, nest, operands)) {
-        if let Some(var) = accumulation_loop(part, &part.body, &sum) {
-            found.insert(sum.tile, var);
-        }
-    }
-    found
-}
-
-/// The tile that a nest adds to, where it adds a product of MMA operands to what is there.
-fn accumulated_sum(
-    kernel: &Kernel,
-    part: &Part,
-    nest: &Nest,
-    operands: &BTreeMap<TileId, OperandLayout>,
-) -> Option<Operand> {
-    let Product { left, right, sum, start, .. } = tile_product(kernel, part, nest, nest.fold.as_ref()?)?;
-    let are_factors = [left, right].iter().all(|operand| operands.contains_key(&operand.tile));
-    (are_factors && start == Some(Start::Own)).then_some(sum)
+/// The accumulators of a part with these products of tiles.
+pub(crate) fn accumulators(part: &Part, products: &[TileProduct]) -> Accumulators {
+    let added = products.iter().filter(|product| product.start == Some(Start::Own));
+    let kept = added
+        .filter_map(|TileProduct { sum, .. }| Some((sum.tile, accumulation_loop(part, &part.body, sum)?)));
+    kept.collect()
 }
 
 /// The outermost loop in which only the product accesses the sums, which are zero before it.
@@ -79,13 +59,13 @@ mod tests {
     use crate::codegen::gpu::tiles::live_ranges::live_ranges;
     use crate::foundation::entity::Id;
     use crate::kernel::parse::parse;
+    use crate::kernel::product::tiles::tile_products;
     use crate::kernel::samples::PRODUCT;
-    use crate::recognise::mma_operands::mma_operands;
 
     fn kept_in(text: &str) -> (Part, Accumulators) {
         let kernel = parse(text).unwrap();
         let part = kernel.parts[0].clone();
-        let kept = accumulators(&kernel, &part, &mma_operands(&kernel, &part));
+        let kept = accumulators(&part, &tile_products(&kernel, &part));
         (part, kept)
     }
 

@@ -22,10 +22,11 @@ use crate::codegen::gpu::tiles::accumulators::{Accumulators, accumulators};
 use crate::codegen::gpu::tiles::live_ranges::{LiveRanges, live_ranges};
 use crate::codegen::gpu::writer::{U32, Writer, scalar};
 use crate::foundation::entity::List;
+use crate::kernel::product::operands::{OperandLayout, operand_layouts};
+use crate::kernel::product::tiles::{TileProduct, tile_products};
+use crate::kernel::vector_loads::interleaved;
 use crate::kernel::{Kernel, Part, TileId};
-use crate::recognise::THREADS;
-use crate::recognise::mma_operands::{OperandLayout, mma_operands};
-use crate::recognise::vector_loads::interleaved;
+use crate::target::THREADS;
 
 /// Bytes of an element of a tile.
 const WORD: usize = 4;
@@ -70,13 +71,13 @@ impl SharedMemory {
     pub(crate) fn new(dialect: Dialect, kernel: &Kernel) -> Self {
         let n_exchanged = (THREADS / dialect.subgroup_size) as usize;
         let budget = dialect.language.shared_bytes() / WORD - n_exchanged;
-        let operands_of =
-            |part| if dialect.has_tensor_cores { mma_operands(kernel, part) } else { BTreeMap::new() };
+        let products = |part| if dialect.has_tensor_cores { tile_products(kernel, part) } else { Vec::new() };
+        let products: Vec<Vec<TileProduct>> = kernel.parts.iter().map(products).collect();
         let mut memory = Self {
             placements: Vec::new(),
             lens: Vec::new(),
             pieces: kernel.parts.iter().map(|part| interleaved(kernel, part)).collect(),
-            operands: kernel.parts.iter().map(operands_of).collect(),
+            operands: products.iter().map(|own| operand_layouts(own)).collect(),
             accumulators: Vec::new(),
             shared: None,
             n_words: 0,
@@ -85,7 +86,7 @@ impl SharedMemory {
         };
         for (number, part) in kernel.parts.iter().enumerate() {
             memory.lens.push(memory.lens_of(number, part));
-            let mut kept = accumulators(kernel, part, &memory.operands[number]);
+            let mut kept = accumulators(part, &products[number]);
             let mut placed = memory.placed(number, part, budget, &kept);
             if placed.n_scratch > 0 && !kept.is_empty() {
                 // MMA operands and accumulators must lie in shared memory.

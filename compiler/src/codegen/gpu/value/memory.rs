@@ -14,8 +14,8 @@ use crate::codegen::gpu::emit::Emitter;
 use crate::codegen::gpu::tiles::shared_memory::Placement;
 use crate::codegen::gpu::writer::{F32, I32, U32, builtin, constant, scalar};
 use crate::kernel::index::{Index, element_of};
+use crate::kernel::product::operands::OperandLayout;
 use crate::kernel::{Access, Param, Part, Place, TileId};
-use crate::recognise::mma_operands::OperandLayout;
 use crate::tensor::dtype::DType;
 
 /// The element type that a buffer is declared with.
