@@ -44,6 +44,7 @@ enum Guess {
     Ngram,
 }
 
+#[cfg(feature = "serve")]
 impl GuessFlags {
     /// The most tokens that are guessed for a sequence; 0 where none are.
     pub(crate) fn most(&self) -> Result<usize, String> {

@@ -8,8 +8,10 @@ use crate::kernel::{Nest, VarId};
 
 pub(crate) mod check;
 pub(crate) mod fragments;
+#[cfg_attr(not(feature = "gpu"), allow(dead_code, reason = "only sources pad rows"))]
 pub(crate) mod operands;
 pub mod reason;
+#[cfg_attr(not(feature = "cpu"), allow(dead_code, reason = "only machine code groups columns"))]
 pub(crate) mod routing;
 pub(crate) mod tiles;
 
