@@ -5,7 +5,7 @@ Usage: tests/quality.py target/release/fusebox MODEL.gguf [--chunks N] [--text F
 
 Perplexity, KL divergence and agreement on the best token, of every format that `fusebox quantize` makes of the model,
 of every KV cache, in the default mode and with --precise; all against the model itself in single precision.
-llama.cpp scores the same files and chunks where the package llama-cpp-python (with numpy) is there.
+llama.cpp scores the same files and chunks where its library is there (`tests/peer.py`).
 With --write the tables go into the document, else to standard output.
 """
 
@@ -19,6 +19,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+from peer import Llama, library
 from tables import records, table, told, write
 
 CONTEXT = 512
@@ -63,28 +64,25 @@ class Base:
         return rows[:, 4 : 4 + self.n_vocab] * heads[:, :1] + heads[:, 1:]
 
 
-def llama(path, base, bos):
+def scored_by(peer, path, base, bos):
     """What llama.cpp scores on the chunks of the base."""
-    import llama_cpp
     import numpy
 
-    model = llama_cpp.Llama(str(path), n_ctx=base.context, n_batch=base.context, logits_all=True, verbose=False)
     losses, divergences, same = [], [], []
-    for chunk in range(base.n_chunks):
-        tokens = base.tokens[chunk * base.context : (chunk + 1) * base.context].copy()
-        fed = tokens.copy()
-        if bos is not None:
-            fed[0] = bos
-        model.reset()
-        model.eval(fed.tolist())
-        first = base.context // 2
-        logits = numpy.asarray(model.scores[first : base.context - 1], dtype="f8")
-        logs = logits - logits.max(1, keepdims=True)
-        logs -= numpy.log(numpy.exp(logs).sum(1, keepdims=True))
-        wanted = base.logs(chunk)[: len(logs)]
-        losses.extend(-logs[numpy.arange(len(logs)), tokens[first + 1 :]])
-        divergences.extend((numpy.exp(wanted) * (wanted - logs)).sum(1))
-        same.extend(logs.argmax(1) == wanted.argmax(1))
+    first = base.context // 2
+    with Llama(peer, path, base.context) as model:
+        for chunk in range(base.n_chunks):
+            tokens = base.tokens[chunk * base.context : (chunk + 1) * base.context].copy()
+            fed = tokens.copy()
+            if bos is not None:
+                fed[0] = bos
+            logits = model.logits(fed, first)[:-1]
+            logs = logits - logits.max(1, keepdims=True)
+            logs -= numpy.log(numpy.exp(logs).sum(1, keepdims=True))
+            wanted = base.logs(chunk)[: len(logs)]
+            losses.extend(-logs[numpy.arange(len(logs)), tokens[first + 1 :]])
+            divergences.extend((numpy.exp(wanted) * (wanted - logs)).sum(1))
+            same.extend(logs.argmax(1) == wanted.argmax(1))
     mean = lambda values: float(numpy.mean(values))
     return {"perplexity": float(numpy.exp(mean(losses))), "kl_divergence": mean(divergences), "same_top": mean(same)}
 
@@ -94,15 +92,13 @@ def quality(fusebox, model, names, chunks, text, folder):
     base = folder / "base"
     exact = ["--precise", "--kv-type", "f32"]
     told(fusebox, "perplexity", "-m", model, "-f", text, "-c", CONTEXT, "--chunks", chunks, "--save", base, *exact)
-    try:
-        import llama_cpp  # noqa: F401
-
-        own = json.loads(told(fusebox, "inspect", model, "--json"))["metadata"]
-        peer = lambda path: cells(llama(path, Base(base), own.get("tokenizer.ggml.bos_token_id")))
-        print("llama.cpp scores, too", file=sys.stderr)
-    except ImportError:
-        print("skipped: llama-cpp-python is not installed, so llama.cpp scores nothing", file=sys.stderr)
+    lib = library()
+    if lib is None:
+        print("skipped: xllamacpp and numpy are not installed, so llama.cpp scores nothing", file=sys.stderr)
         peer = lambda path: ["–"] * 3
+    else:
+        bos = json.loads(told(fusebox, "inspect", model, "--json"))["metadata"].get("tokenizer.ggml.bos_token_id")
+        peer = lambda path: cells(scored_by(lib, path, Base(base), bos))
     rows = []
     for name in names:
         path = folder / "quantised.gguf"

@@ -1,4 +1,5 @@
 //! GGUF: a whole small model with tokenizer and template, taken apart and put together with faults.
+//! [`Parts`] are those of any file; `beside.rs` has files that belong to a model.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,8 +30,19 @@ impl Gguf {
     }
 }
 
-/// The keys of the model, with types and values.
-fn pairs() -> Vec<(String, u32, Vec<u8>)> {
+/// A key with a type and a value.
+pub(super) type Pair = (String, u32, Vec<u8>);
+/// A tensor's name, its sizes with the innermost first, and its type.
+pub(super) type Tensor = (String, Vec<u64>, u32);
+
+/// What a file is made of.
+pub(super) struct Parts {
+    pub(super) pairs: Vec<Pair>,
+    pub(super) tensors: Vec<Tensor>,
+}
+
+/// The keys of the model.
+fn pairs() -> Vec<Pair> {
     let number = |key: &str, n: u32| (format!("qwen3.{key}"), U32, n.to_le_bytes().to_vec());
     let float = |key: &str, x: f32| (format!("qwen3.{key}"), F32, x.to_le_bytes().to_vec());
     let own = |key: &str, kind: u32, value: Vec<u8>| (format!("tokenizer.{key}"), kind, value);
@@ -68,8 +80,8 @@ fn tokens() -> Vec<&'static str> {
     vec!["a", "b", "c", "ab", "abc", "<|im_end|>", "Ġ", "Ċ"]
 }
 
-/// The tensors of the model: names, sizes with the innermost first, and types.
-fn tensors() -> Vec<(String, Vec<u64>, u32)> {
+/// The tensors of the model.
+fn tensors() -> Vec<Tensor> {
     let block = |name: &str, sizes: &[u64], kind: u32| (format!("blk.0.{name}.weight"), sizes.to_vec(), kind);
     vec![
         ("token_embd.weight".to_owned(), vec![WIDTH, tokens().len() as u64], Q8_0),
@@ -121,7 +133,7 @@ const WORDS: [&str; 23] = [
     "rope_freqs.weight",
 ];
 
-fn spoil_pair(random: &mut Random, pairs: &mut Vec<(String, u32, Vec<u8>)>) {
+fn spoil_pair(random: &mut Random, pairs: &mut Vec<Pair>) {
     let at = random.below(pairs.len());
     match random.below(9) {
         0 => {
@@ -159,37 +171,56 @@ fn spoil_pair(random: &mut Random, pairs: &mut Vec<(String, u32, Vec<u8>)>) {
     }
 }
 
-impl Target for Gguf {
-    fn input(&self, random: &mut Random) -> Vec<u8> {
-        let (mut pairs, mut tensors) = (pairs(), tensors());
-        for _ in 0..random.below(3) {
-            spoil_pair(random, &mut pairs);
-        }
+/// What is wrong with a tensor's description.
+fn spoil_tensor(random: &mut Random, (name, sizes, kind): &mut Tensor, offset: &mut u64) {
+    match random.below(6) {
+        0 => sizes[0] = mutate::number(random),
+        1 => sizes.push(*one(random, &NUMBERS)),
+        2 => *kind = random.below(45) as u32,
+        3 => *offset = mutate::number(random),
+        4 => (*one(random, &WORDS)).clone_into(name),
+        _ => *offset = offset.saturating_sub(32),
+    }
+}
+
+impl Parts {
+    /// Those of the model.
+    pub(super) fn of_model() -> Self {
+        Self { pairs: pairs(), tensors: tensors() }
+    }
+
+    /// A file of them; `spoil` may change a tensor, by its number, and its place before they are written.
+    pub(super) fn writer(self, spoil: &mut dyn FnMut(usize, &mut Tensor, &mut u64)) -> Writer {
         let (mut described, mut data) = (Vec::new(), Vec::new());
-        let spoilt = if chance(random, 1, 2) { random.below(tensors.len()) } else { tensors.len() };
-        if chance(random, 1, 8) {
-            let at = random.below(tensors.len());
-            tensors.remove(at);
-        }
-        for (idx, (mut name, mut sizes, mut kind)) in tensors.into_iter().enumerate() {
-            let n = n_bytes(&sizes, kind);
+        for (number, mut own) in self.tensors.into_iter().enumerate() {
+            let n = n_bytes(&own.1, own.2);
             let mut offset = data.len() as u64;
             data.resize(data.len() + n, 1);
             data.resize(data.len().next_multiple_of(32), 0);
-            if idx == spoilt {
-                match random.below(6) {
-                    0 => sizes[0] = mutate::number(random),
-                    1 => sizes.push(*one(random, &NUMBERS)),
-                    2 => kind = random.below(45) as u32,
-                    3 => offset = mutate::number(random),
-                    4 => (*one(random, &WORDS)).clone_into(&mut name),
-                    _ => offset = offset.saturating_sub(32),
-                }
-            }
+            spoil(number, &mut own, &mut offset);
+            let (name, sizes, kind) = own;
             described.push(tensor(&name, &sizes, kind, offset));
         }
-        let pairs = pairs.iter().map(|(key, kind, value)| pair(key, *kind, value)).collect();
-        let mut writer = Writer { pairs, tensors: described, data, ..Writer::good() };
+        let pairs = self.pairs.iter().map(|(key, kind, value)| pair(key, *kind, value)).collect();
+        Writer { pairs, tensors: described, data, ..Writer::good() }
+    }
+
+    /// The same with faults.
+    pub(super) fn spoilt(mut self, random: &mut Random) -> Vec<u8> {
+        for _ in 0..random.below(3).min(self.pairs.len()) {
+            spoil_pair(random, &mut self.pairs);
+        }
+        let n = self.tensors.len();
+        let wrong = if chance(random, 1, 2) { random.below(n) } else { n };
+        if n > 1 && chance(random, 1, 8) {
+            let at = random.below(n);
+            self.tensors.remove(at);
+        }
+        let mut writer = self.writer(&mut |number, own, offset| {
+            if number == wrong {
+                spoil_tensor(random, own, offset);
+            }
+        });
         match random.below(24) {
             0 => writer.n_tensors = Some(mutate::number(random)),
             1 => writer.n_pairs = Some(mutate::number(random)),
@@ -202,6 +233,12 @@ impl Target for Gguf {
             mutate::bytes(random, &mut bytes);
         }
         bytes
+    }
+}
+
+impl Target for Gguf {
+    fn input(&self, random: &mut Random) -> Vec<u8> {
+        Parts::of_model().spoilt(random)
     }
 
     fn run(&mut self, input: &[u8]) -> Result<bool, String> {

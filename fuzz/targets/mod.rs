@@ -7,6 +7,7 @@ use std::path::Path;
 use crate::targets::target::Target;
 
 mod arguments;
+mod beside;
 mod folder;
 mod gguf;
 mod graph;
@@ -30,6 +31,10 @@ pub(crate) const TARGETS: &[(&str, Make)] = &[
     ("qwen3c", |folder| Box::new(headers::Headers::new(folder, headers::Kind::Qwen3c))),
     ("vocabulary", |folder| Box::new(headers::Headers::new(folder, headers::Kind::Vocabulary))),
     ("qorus", |folder| Box::new(headers::Headers::new(folder, headers::Kind::Qorus))),
+    ("lora", |folder| Box::new(beside::Beside::new(folder, beside::Kind::Lora))),
+    ("peft", |folder| Box::new(beside::Beside::new(folder, beside::Kind::Peft))),
+    ("control", |folder| Box::new(beside::Beside::new(folder, beside::Kind::Control))),
+    ("importance", |folder| Box::new(beside::Beside::new(folder, beside::Kind::Importance))),
     ("template", |_| Box::new(template::Template::new())),
     ("graph", |_| Box::new(graph::Text::new(false))),
     ("story", |_| Box::new(graph::Text::new(true))),
