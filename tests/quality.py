@@ -81,7 +81,9 @@ def scored_by(peer, path, base, bos):
             logs -= numpy.log(numpy.exp(logs).sum(1, keepdims=True))
             wanted = base.logs(chunk)[: len(logs)]
             losses.extend(-logs[numpy.arange(len(logs)), tokens[first + 1 :]])
-            divergences.extend((numpy.exp(wanted) * (wanted - logs)).sum(1))
+            # What is less likely than the file can say counts nothing, as for both programs.
+            terms = numpy.where(wanted > -16, numpy.exp(wanted) * (wanted - logs), 0)
+            divergences.extend(terms.sum(1))
             same.extend(logs.argmax(1) == wanted.argmax(1))
     mean = lambda values: float(numpy.mean(values))
     return {"perplexity": float(numpy.exp(mean(losses))), "kl_divergence": mean(divergences), "same_top": mean(same)}
@@ -97,7 +99,9 @@ def quality(fusebox, model, names, chunks, text, folder):
         print("skipped: xllamacpp and numpy are not installed, so llama.cpp scores nothing", file=sys.stderr)
         peer = lambda path: ["–"] * 3
     else:
-        bos = json.loads(told(fusebox, "inspect", model, "--json"))["metadata"].get("tokenizer.ggml.bos_token_id")
+        metadata = json.loads(told(fusebox, "inspect", model, "--json"))["metadata"]
+        has_bos = metadata.get("tokenizer.ggml.add_bos_token")
+        bos = metadata["tokenizer.ggml.bos_token_id"] if has_bos else None
         peer = lambda path: cells(scored_by(lib, path, Base(base), bos))
     rows = []
     for name in names:
@@ -221,4 +225,5 @@ def main():
         print("\n".join(tables.values()))
 
 
-main()
+if __name__ == "__main__":
+    main()
