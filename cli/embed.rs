@@ -94,7 +94,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     drop(progress);
     let row = |text: &Pair| -> Result<Vec<f32>, String> {
         let row = embedder.embed_pair(text).map_err(|error| error.to_string())?;
-        Ok(relevance.map_or(row.clone(), |relevance| vec![relevance.score(&row)]))
+        Ok(match relevance {
+            Some(relevance) => vec![relevance.score(&row)],
+            None => row,
+        })
     };
     let rows = texts.iter().map(row).collect::<Result<Vec<_>, _>>()?;
     if let Some(text) = rows.iter().position(|row| row.iter().any(|x| !x.is_finite())) {

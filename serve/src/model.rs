@@ -228,7 +228,7 @@ impl Served {
         relevance.input(&self.tokenizer, texts).map_err(Problem::invalid)
     }
 
-    /// Refuses texts of so many bytes that they cannot fit.
+    /// Refuses texts that cannot fit into the context, by their bytes.
     fn check_bytes(&self, n_bytes: usize) -> Result<(), Problem> {
         // Every token has at least a byte, and none has more than a few dozen.
         let (least, context) = (n_bytes / MAX_TOKEN_BYTES, self.worker.capacity.context);

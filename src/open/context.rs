@@ -68,7 +68,7 @@ impl ContextLimit {
         Ok(pair)
     }
 
-    /// Refuses a text of so many bytes that it cannot fit.
+    /// Refuses a text that cannot fit into the context, by its bytes.
     fn check_bytes(self, what_has: &str, tokenizer: &Tokenizer, n_bytes: usize) -> Result<(), String> {
         let lengths = (0..tokenizer.n_tokens()).map(|id| tokenizer.token_bytes(id as u32).len());
         let longest = lengths.max().unwrap_or(0).max(1);

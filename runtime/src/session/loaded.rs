@@ -82,7 +82,7 @@ impl<'a> Rows<'a> {
         Self { format: Format::I32, bytes: bytemuck::cast_slice(tokens), kinds }
     }
 
-    /// Those from the `first` on, `n` of them, where one has so many bytes.
+    /// `n` of them, from the `first` on, each of `row_bytes`.
     pub(super) fn part(self, first: usize, n: usize, row_bytes: usize) -> Self {
         let kinds = self.kinds.get(first..first + n).unwrap_or_default();
         Self { bytes: &self.bytes[first * row_bytes..(first + n) * row_bytes], kinds, ..self }

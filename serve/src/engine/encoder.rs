@@ -8,7 +8,7 @@ use fusebox::{Embedder, Kin};
 
 use crate::engine::{Capacity, Engine, Known, Piece, Refused, SequenceId};
 
-/// What is said where a model is asked for text that generates none.
+/// The refusal of a request to generate text.
 const NO_TEXT: &str = "this model generates no text";
 
 /// Embeds, and nothing else.
