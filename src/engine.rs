@@ -132,10 +132,18 @@ impl Engine {
         Ok(self.runtime.load_prefixes(folder)?)
     }
 
+    /// Whether a sequence can be cut to so many tokens.
+    ///
+    /// # Errors
+    /// Where there is no such sequence.
+    pub fn can_cut(&self, sequence: Sequence, len: usize) -> Result<bool, Error> {
+        Ok(self.runtime.can_cut(sequence.0, len)?)
+    }
+
     /// Drops the tokens of a sequence from a position on.
     ///
     /// # Errors
-    /// Where there is no such sequence, or a state goes only forward: then all tokens can be kept, or none.
+    /// Where there is no such sequence, or [`Engine::can_cut`] says that it cannot be cut there.
     pub fn truncate(&mut self, sequence: Sequence, len: usize) -> Result<(), Error> {
         Ok(self.runtime.truncate(sequence.0, len)?)
     }

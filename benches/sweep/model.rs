@@ -72,7 +72,8 @@ impl Model {
         let config = quantised(config, cell.format)?;
         let weights: Arc<dyn Weights> = Arc::new(tensors(&graph(&config)?));
         let KvCache { page_rows, n_pages, n_sequences, .. } = config.cache;
-        let limits = Limits { context, n_vocab: config.vocab, n_kinds: 0, page_rows, n_pages, n_sequences };
+        let n_vocab = config.vocab;
+        let limits = Limits { context, n_vocab, n_kinds: 0, page_rows, n_pages, n_sequences, windows: None };
         let (cache, options) = (Cache::default(), Options::default());
         let compile = move |class: Class| {
             let graph = part(&config, Step::of(class), config.n_layers(), Entry::Tokens, Scored::Last)?;

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fusebox_compiler::tensor::quant::Format;
+use fusebox_runtime::session::engine::WindowPages;
 
 /// The most tokens of a prefill step where a block carries a state.
 const RECURRENT_STEP: usize = 64;
@@ -57,6 +58,8 @@ pub struct Config {
     pub formats: Formats,
     /// The KV cache.
     pub cache: KvCache,
+    /// The pages of blocks with a window, where these have pages of their own.
+    pub windows: Option<WindowPages>,
 }
 
 /// The adapters that a sequence chooses from (LoRA): each projection has the ranks of all of them.
@@ -666,6 +669,14 @@ impl Mixer {
         }
     }
 
+    /// Its attention, if that is over cached keys and values.
+    pub fn heads(&self) -> Option<&Grouped> {
+        match self {
+            Self::Grouped(heads) | Self::Beside(Beside { heads, .. }) => Some(heads),
+            Self::Latent(_) | Self::Delta(_) | Self::StateSpace(_) | Self::ShortConv(_) | Self::None => None,
+        }
+    }
+
     /// Whether it carries a state from token to token that no position indexes.
     pub fn is_recurrent(&self) -> bool {
         matches!(self, Self::Delta(_) | Self::StateSpace(_) | Self::Beside(_) | Self::ShortConv(_))
@@ -706,6 +717,7 @@ impl Config {
             has_norm_weights: true,
             formats: Formats::Uniform(Format::F32),
             cache: KvCache::of_one(context),
+            windows: None,
         }
     }
 

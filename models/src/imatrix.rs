@@ -84,7 +84,7 @@ pub fn collect(
         for (number, slot) in given.iter().enumerate() {
             let value = |i: usize| match &*slot.name {
                 inputs::TOKENS => chunk.get(i).copied().unwrap_or_default() as usize,
-                inputs::PAGE => i / rows,
+                inputs::PAGE | inputs::WINDOW_PAGE => i / rows,
                 inputs::ROW => i % rows,
                 inputs::SLOT | inputs::SEQUENCE => 0,
                 // Positions, and the pages of the sequence in order.

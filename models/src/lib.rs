@@ -31,3 +31,4 @@ pub mod quantize;
 pub mod sample;
 mod sidecar;
 pub mod tokenizer;
+mod windows;

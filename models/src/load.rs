@@ -21,6 +21,7 @@ use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
 use fusebox_runtime::session::classes::{Class, Programs};
 use fusebox_runtime::session::engine::{Engine, Limits};
+use fusebox_runtime::session::names::{PAGE, WINDOW_PAGES};
 use fusebox_runtime::weights::{Checkpoint, Kind};
 
 use crate::adapters::adapted::{Base, targets};
@@ -88,6 +89,8 @@ pub struct Settings {
     pub scored: Scored,
     /// Whether a step may score every one of its tokens, to verify a draft or to rate a text.
     pub scores_every: bool,
+    /// Whether sequences drop tokens that are not the last.
+    pub evicts: bool,
     /// How many of the last tokens of a sequence say which rows of the KV cache it keeps; 0 where none are chosen.
     pub observed: usize,
 }
@@ -110,7 +113,7 @@ impl Settings {
     pub fn of_batch(batch: usize, context: usize, chunk: usize, cache: Format, scored: Scored) -> Self {
         let one = KvCache::of_one(context);
         let cache = KvCache { format: cache, n_pages: batch * one.n_pages, n_sequences: batch, ..one };
-        Self { context, chunk, batch, cache, scored, scores_every: false, observed: 0 }
+        Self { context, chunk, batch, cache, scored, scores_every: false, evicts: false, observed: 0 }
     }
 }
 
@@ -300,22 +303,31 @@ impl Model {
         Ok(self.body.graph(&config, Step::of(class), self.entry, settings.scored)?)
     }
 
-    /// Bytes of a page of the KV cache, of all layers.
+    /// What a KV cache takes by the number of its pages.
     ///
     /// # Errors
     /// As [`Model::graph`].
-    pub fn page_bytes(&self, settings: &Settings) -> Result<usize, Error> {
-        // What a page more makes larger is paged; other states have a place for each sequence.
-        let bytes = |n_pages: usize| -> Result<usize, Error> {
-            let cache = KvCache { n_pages, ..settings.cache };
-            let graph = self.graph(&Settings { cache, ..*settings }, Class::runs(1)[0])?;
-            let states = graph.nodes.values().filter_map(|node| match &node.op {
-                Op::State { name, shape, format } => Some((name, format.bytes_for(shape.max_len())?)),
-                _ => None,
-            });
-            Ok(states.collect::<BTreeMap<_, _>>().values().sum())
+    pub fn cache_bytes(&self, settings: &Settings) -> Result<impl Fn(usize) -> usize, Error> {
+        let graph = self.graph(settings, Class::runs(1)[0])?;
+        let states = graph.nodes.values().filter_map(|node| match &node.op {
+            Op::State { name, shape, format } => {
+                let (axis, size) = shape.iter().next()?;
+                let bytes = format.bytes_for(shape.max_len())? / size.most().max(1) as usize;
+                Some((name, (axis.to_string(), bytes)))
+            }
+            _ => None,
+        });
+        let states: BTreeMap<_, _> = states.collect();
+        // States that are not paged have a place for each sequence.
+        let of = |wanted: &str| -> usize {
+            states.values().filter(|(axis, _)| axis == wanted).map(|(_, bytes)| bytes).sum()
         };
-        Ok(bytes(2)? - bytes(1)?)
+        let (page, window_page) = (of(PAGE), of(WINDOW_PAGES));
+        Ok(move |n_pages| {
+            let cache = KvCache { n_pages, ..settings.cache };
+            let windows = self.config.window_pages(&Settings { cache, ..*settings });
+            n_pages * page + windows.map_or(0, |windows| windows.n_pages) * window_page
+        })
     }
 
     /// The config of a session's graphs.
@@ -335,7 +347,8 @@ impl Model {
             let what = "expected an output head for logits, found none: this model returns hidden states";
             return Err(Error::input(path, Place::Whole, what));
         }
-        Ok(Config { context, cache, ..self.config.clone().for_context(context) })
+        let windows = self.config.window_pages(settings);
+        Ok(Config { context, cache, windows, ..self.config.clone().for_context(context) })
     }
 
     /// A session of one sequence, with an empty context.
@@ -426,7 +439,8 @@ impl Model {
         let weights = self.weights();
         let KvCache { page_rows, n_pages, n_sequences, .. } = settings.cache;
         let (context, n_vocab, n_kinds) = (settings.context, self.config.vocab, self.config.added.n_kinds);
-        let limits = Limits { context, n_vocab, n_kinds, page_rows, n_pages, n_sequences };
+        let windows = self.config.window_pages(settings);
+        let limits = Limits { context, n_vocab, n_kinds, page_rows, n_pages, n_sequences, windows };
         Engine::new(device, programs, &weights, limits)
     }
 }

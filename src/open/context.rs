@@ -7,7 +7,6 @@
 use fusebox_compiler::foundation::amount::counted;
 use fusebox_models::embed::relevance::Relevance;
 use fusebox_models::tokenizer::{Pair, Tokenizer};
-use fusebox_runtime::device::Footprint;
 
 /// Unicode normalisation (NFC) joins at most this many bytes into one, before the text is tokenised.
 const MAX_NFC_BYTES: usize = 3;
@@ -104,13 +103,18 @@ impl ContextRange {
     }
 }
 
-/// How many of `n_pages` pages fit into `free` bytes; `needed` is the memory with all of them.
-pub fn pages_fitting(needed: &Footprint, n_pages: usize, free: usize) -> usize {
-    if needed.bytes() <= free {
-        return n_pages;
+/// How many pages of a KV cache fit into `free` bytes, but no more than `most`; `bytes` is what so many take.
+pub fn pages_fitting(bytes: impl Fn(usize) -> usize, most: usize, free: usize) -> usize {
+    let (mut fitting, mut too_many) = (0, most + 1);
+    while too_many - fitting > 1 {
+        let tried = fitting.midpoint(too_many);
+        if bytes(tried) <= free {
+            fitting = tried;
+        } else {
+            too_many = tried;
+        }
     }
-    let per_page = needed.state.div_ceil(n_pages.max(1)).max(1);
-    free.saturating_sub(needed.bytes() - needed.state) / per_page
+    fitting
 }
 
 #[cfg(test)]
@@ -135,10 +139,9 @@ mod tests {
 
     #[test]
     fn as_many_pages_are_taken_as_memory_has() {
-        // The KV cache has five pages, each of 640 bytes.
-        let needed = Footprint { weights: 5000, arena: 1000, state: 3200, ..Footprint::default() };
-        let fitting = |free| pages_fitting(&needed, 5, free);
-        assert_eq!([9200, 9199, 6000 + 640, 6639, 0].map(fitting), [5, 4, 1, 0, 0]);
+        // Blocks with a window have no more than two pages.
+        let fitting = |free| pages_fitting(|n| 500 * n + 140 * n.min(2), 5, free);
+        assert_eq!([9200, 2780, 2779, 1280, 640, 639, 0].map(fitting), [5, 5, 4, 2, 1, 0, 0]);
     }
 
     #[test]

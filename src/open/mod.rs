@@ -251,7 +251,7 @@ impl Opened {
         (batch, pool): (usize, Option<KvPool>),
     ) -> Result<Engine, Error> {
         let device = self.open_device(n_threads)?;
-        let stated = pool.map(|pool| self.n_pages(pool, context.max, scored)).transpose()?;
+        let stated = pool.map(|pool| self.n_pages(pool, context.max, scored, batch)).transpose()?;
         let settings_of = |chunk, n_pages: Option<usize>| {
             let whole = self.settings(context.max, chunk, scored, batch);
             let Some(n_pages) = n_pages else { return whole };
@@ -267,7 +267,9 @@ impl Opened {
                 let tried = settings_of(chunk, stated);
                 let wanted = tried.cache.n_pages;
                 let mut programs = self.model.programs(&tried, &self.options, &self.cache)?;
-                let fitting = pages_fitting(&memory_needed(&mut programs)?, wanted, free);
+                let (needed, bytes) = (memory_needed(&mut programs)?.bytes(), self.model.cache_bytes(&tried)?);
+                let room = (free + bytes(wanted)).saturating_sub(needed);
+                let fitting = pages_fitting(bytes, wanted, room);
                 last = Some((tried, programs));
                 if fitting == wanted || fitting > most {
                     // Where not even the shortest context fits, the device says so.
@@ -301,13 +303,12 @@ impl Opened {
     }
 
     /// The pages of a KV cache whose size is stated.
-    fn n_pages(&self, pool: KvPool, context: usize, scored: Scored) -> Result<usize, Error> {
+    fn n_pages(&self, pool: KvPool, context: usize, scored: Scored, batch: usize) -> Result<usize, Error> {
         let n_pages = match pool {
             KvPool::Pages(n) => n,
             KvPool::Bytes(n) => {
-                let page = self.model.page_bytes(&self.settings(context, CHUNKS[0], scored, 1))?;
-                // Without a KV cache there is nothing to page.
-                n / page.max(1)
+                let settings = self.settings(context, CHUNKS[0], scored, batch);
+                pages_fitting(self.model.cache_bytes(&settings)?, MAX_PAGES, n)
             }
         };
         if (1..=MAX_PAGES).contains(&n_pages) {
@@ -327,7 +328,8 @@ impl Opened {
         let n_guessed = if batch > 1 { (batch * self.n_guessed).min(MOST_IN_STEP) } else { 0 };
         let chooses = has_logits(scored) && self.evict.is_some_and(|evict| evict.policy == Policy::SnapKv);
         let observed = if chooses { OBSERVED } else { 0 };
-        Settings { scores_every: self.scores_every, batch: batch + n_guessed, observed, ..settings }
+        let evicts = has_logits(scored) && self.evict.is_some();
+        Settings { scores_every: self.scores_every, batch: batch + n_guessed, evicts, observed, ..settings }
     }
 
     /// The chat template, if the model has one, with the time of now.

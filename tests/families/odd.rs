@@ -102,7 +102,7 @@ fn expected(made: &Made, config: &Config, tokens: &[u32]) -> Vec<Vec<f32>> {
             Op::Input { name, .. } => {
                 let number = |slot: usize| match &**name {
                     inputs::TOKENS => tokens[slot] as usize,
-                    inputs::PAGE => slot / rows,
+                    inputs::PAGE | inputs::WINDOW_PAGE => slot / rows,
                     inputs::ROW => slot % rows,
                     // A run from the first token on, in pages in order.
                     _ => slot,

@@ -66,6 +66,7 @@ pub(super) fn backbone(hparams: Hparams<'_>, family: &Family, blocks: Vec<Block>
         blocks,
         formats: Formats::Uniform(Format::F32),
         cache: KvCache::of_one(hparams.count(CONTEXT)?),
+        windows: None,
     })
 }
 

@@ -8,11 +8,11 @@
 //! |---|---|---|
 //! | position | what RoPE sees | `positions` `[t]` |
 //! | slot | what the causal mask sees: how many tokens of its sequence are kept before it | `slot` |
-//! | place | where its rows lie in the KV cache | `page` `[t]`, `row` `[t]` |
+//! | place | where its rows lie in the KV cache | `page` `[t]`, `row` `[t]`; `window_page` `[t]` in blocks with a window |
 //! | sequence | where its sequence's recurrent states lie | `sequence` |
 //!
 //! What a sequence adds of adapters that it chooses from is an input as well.
-//! The page table holds the pages of each sequence in the order of slots.
+//! The page table holds the pages of each sequence in the order of slots, and so does that of window pages.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -22,7 +22,8 @@ use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::label::Label;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::{Sym, Symbol};
-use fusebox_runtime::session::names::{PAGES, ROWS, inputs};
+use fusebox_runtime::session::engine::WindowPages;
+use fusebox_runtime::session::names::{PAGE, PAGES, ROWS, WINDOW_PAGES, inputs};
 
 use crate::config::Config;
 use crate::layers::low_rank::adapted;
@@ -59,6 +60,8 @@ pub struct Scope<'a> {
     pub table: Tensor,
     /// The token ids, once a layer has read them.
     tokens: OnceCell<Tensor>,
+    /// The window page of each token, `[t]`, and the table of these, once a layer has read them.
+    windows: OnceCell<[Tensor; 2]>,
     /// The kinds of tokens, once a layer has read them.
     kinds: OnceCell<Tensor>,
     /// The number of the sequence, once a layer has read it.
@@ -73,6 +76,16 @@ pub struct Scope<'a> {
     observed: Option<RefCell<Vec<(String, Tensor)>>>,
     /// How much attention the rows of each block get, where that is wanted of tokens that are cached already.
     attention: Option<RefCell<Vec<(String, Tensor)>>>,
+}
+
+/// The pages of a block's KV cache.
+pub struct Pages {
+    /// Those of all sequences.
+    pub page: Dim,
+    /// The page that each token goes to, `[t]`.
+    pub own: Tensor,
+    /// The pages of the sequence, `[p]`, or of each token's own sequence, `[t, p]`.
+    pub table: Tensor,
 }
 
 /// What follows the name of experts for how many tokens selected each.
@@ -106,6 +119,7 @@ impl<'a> Scope<'a> {
             p,
             t,
             tokens: OnceCell::new(),
+            windows: OnceCell::new(),
             kinds: OnceCell::new(),
             sequence: OnceCell::new(),
             choices: OnceCell::new(),
@@ -175,6 +189,23 @@ impl<'a> Scope<'a> {
     #[track_caller]
     pub(crate) fn kinds(&self) -> Tensor {
         self.kinds.get_or_init(|| self.g.input(inputs::KINDS, DType::I32, &[&self.t])).clone()
+    }
+
+    /// The pages of the KV cache of this block: its own where it has a window, else those of all blocks.
+    #[track_caller]
+    pub fn pages(&self) -> Pages {
+        let windows = self.config.windows.filter(|_| self.config.has_window_pages(self.layer.get()));
+        let Some(WindowPages { n_pages, .. }) = windows else {
+            let page = self.g.dim(PAGE, self.config.cache.n_pages);
+            return Pages { page, own: self.page.clone(), table: self.table.clone() };
+        };
+        let inputs = || {
+            let table: &[&Dim] = if self.is_batch { &[&self.t, &self.p] } else { &[&self.p] };
+            [(inputs::WINDOW_PAGE, &[&self.t][..]), (inputs::WINDOW_TABLE, table)]
+                .map(|(name, dims)| self.g.input(name, DType::I32, dims))
+        };
+        let [own, table] = self.windows.get_or_init(inputs).clone();
+        Pages { page: self.g.dim(WINDOW_PAGES, n_pages), own, table }
     }
 
     /// Which place among the recurrent states the sequence has, `[]`, or that of each token of a batch, `[t]`.

@@ -154,10 +154,7 @@ fn scales(to: &mut Pairs, config: &Config, family: &Family) {
 }
 
 pub(super) fn heads_of(block: &Block) -> Option<&Grouped> {
-    match &block.mixer {
-        Mixer::Grouped(heads) | Mixer::Beside(Beside { heads, .. }) => Some(heads),
-        _ => None,
-    }
+    block.mixer.heads()
 }
 
 /// Attention; `heads` are those of a block that sees everything, if there is one.

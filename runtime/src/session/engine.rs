@@ -15,7 +15,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fusebox_compiler::foundation::amount::counted;
-use fusebox_compiler::foundation::entity::Id;
 use fusebox_compiler::graph::Name;
 use fusebox_compiler::schedule::{Place, Plan};
 use fusebox_compiler::tensor::quant::Format;
@@ -28,8 +27,11 @@ use crate::session::kin::Kin;
 use crate::session::loaded::{Loaded, Outputs, Rows};
 use crate::session::names::{is_carried, refused};
 use crate::session::pool::{PageId, Pool, Prefix};
+pub use crate::session::windows::WindowPages;
+use crate::session::windows::Windows;
 
 mod compacting;
+mod covering;
 mod evicting;
 mod outputs;
 mod prefixes;
@@ -64,6 +66,8 @@ pub struct Limits {
     pub n_pages: usize,
     /// Sequences that may have tokens at a time, where states go from token to token.
     pub n_sequences: usize,
+    /// Pages of blocks with a window, where these have pages of their own.
+    pub windows: Option<WindowPages>,
 }
 
 /// What a sequence is extended by.
@@ -109,6 +113,8 @@ pub struct Engine {
     loaded: Vec<Option<Loaded>>,
     limits: Limits,
     pool: Pool,
+    /// The pages of blocks with a window, where these have pages of their own.
+    windows: Option<Windows>,
     /// The name of a state that goes from token to token, if there is one.
     carried: Option<Name>,
     /// Places for the states of a sequence that nobody uses; none at all where no state goes from token to token.
@@ -142,6 +148,8 @@ struct Sequence {
     len: usize,
     /// The pages of the tokens that are kept.
     pages: Vec<PageId>,
+    /// Which of these have window pages that stay, where there are any.
+    covered: Range<usize>,
     /// How many tokens were evicted, and how many rows are kept of those before and between them.
     n_evicted: usize,
     n_first: usize,
@@ -242,6 +250,7 @@ impl Engine {
             programs,
             loaded,
             pool: Pool::new(limits.page_rows, limits.n_pages),
+            windows: limits.windows.map(|windows| Windows::new(windows, limits.n_pages)),
             carried,
             free_states: (0..n_states).rev().collect(),
             limits,
@@ -407,6 +416,7 @@ impl Engine {
             tokens: Vec::with_capacity(self.limits.context),
             len: 0,
             pages: Vec::with_capacity(self.limits.context.div_ceil(self.limits.page_rows)),
+            covered: 0..0,
             n_evicted: 0,
             n_first: 0,
             due: Due::Nothing,
@@ -502,19 +512,25 @@ impl Engine {
     pub fn can_cut(&self, id: SequenceId, len: usize) -> Result<bool, Error> {
         let sequence = self.sequence(id)?;
         let is_after = sequence.n_evicted == 0 || len >= sequence.resumed();
-        Ok(len == 0 || len >= sequence.len || !self.is_forward_only() && is_after)
+        let are_seen = len >= sequence.len || self.are_seen(&sequence.pages, len);
+        Ok(len == 0 || len >= sequence.len || !self.is_forward_only() && is_after && are_seen)
     }
 
     /// Drops all tokens of a sequence from a position on, and gives the pages back that held only those.
     ///
     /// # Errors
     /// Where there is no such sequence, or a state goes only forward: then all tokens can be kept, or none. Where some
-    /// were evicted, none of those before them can be kept alone.
+    /// were evicted, none of those before them can be kept alone; where blocks have a window, none whose window was
+    /// given to other pages.
     pub fn truncate(&mut self, id: SequenceId, len: usize) -> Result<(), Error> {
         let rows = self.limits.page_rows;
         let sequence = self.sequence(id)?;
         if len >= sequence.len {
             return Ok(());
+        }
+        if len > 0 && !self.are_seen(&sequence.pages, len) {
+            let what = format!("what its first {} see in blocks with a window is not kept", counted(len, "token"));
+            return Err(refused("a sequence", what));
         }
         if !self.is_forward_only() && !self.can_cut(id, len)? {
             let least = sequence.resumed();
@@ -542,6 +558,7 @@ impl Engine {
             (sequence.n_evicted, sequence.n_first, sequence.is_lost) = (0, 0, false);
         }
         let n_pages = sequence.n_kept().div_ceil(rows);
+        self.cover_next(id)?;
         // The last pages go first, so that of an idle sequence the beginning is kept longest.
         while let Some(page) = self.sequence_mut(id)?.pages.pop_if(|_| true) {
             if self.sequence(id)?.pages.len() < n_pages {
@@ -577,25 +594,33 @@ impl Engine {
         own.tokens.extend(tokens);
         own.pages.extend(pages);
         own.prefixes.extend(prefixes);
+        self.cover_next(copy)?;
         Ok(copy)
     }
 
     /// Gives an empty sequence the pages of `n_tokens`, whose content is written next.
     pub(super) fn grow(&mut self, id: SequenceId, n_tokens: usize) -> Result<(), Error> {
-        let (needed, free) = (n_tokens.div_ceil(self.limits.page_rows), self.pool.n_free());
-        if needed > free {
-            return Err(Error::Full { needed, free });
-        }
+        let needed = n_tokens.div_ceil(self.limits.page_rows);
+        self.check_free([needed, self.n_covered(n_tokens)], 0)?;
         if n_tokens > 0 && self.needs_state(id) {
             let Some(state) = self.free_states.pop() else { return Err(self.no_state()) };
             self.sequence_mut(id)?.state = Some(state);
         }
         for _ in 0..needed {
-            let page = self.pool.take().expect("the pages were counted");
+            let page = self.take_page().expect("the pages were counted");
             self.sequence_mut(id)?.pages.push(page);
         }
         self.sequence_mut(id)?.len = n_tokens;
-        Ok(())
+        self.cover_next(id)
+    }
+
+    /// Takes a page from the pool; it has no window page yet.
+    fn take_page(&mut self) -> Option<PageId> {
+        let page = self.pool.take()?;
+        if let Some(windows) = &mut self.windows {
+            windows.detach(page);
+        }
+        Some(page)
     }
 
     /// Records what a sequence holds that has grown, and its last row of output.
@@ -614,11 +639,10 @@ impl Engine {
         Ok(())
     }
 
-    /// The pages of a sequence, and where its states lie that go from token to token, by number.
-    pub(super) fn places(&self, id: SequenceId) -> Result<(Vec<usize>, Option<usize>), Error> {
+    /// The pages of a sequence, and where its states lie that go from token to token.
+    pub(super) fn places(&self, id: SequenceId) -> Result<(&[PageId], Option<usize>), Error> {
         let sequence = self.sequence(id)?;
-        let pages = sequence.pages.iter().map(|page| page.index()).collect();
-        Ok((pages, sequence.state.map(|state| state as usize)))
+        Ok((&sequence.pages, sequence.state.map(|state| state as usize)))
     }
 
     pub(super) fn pool(&self) -> &Pool {
@@ -627,6 +651,14 @@ impl Engine {
 
     pub(super) fn pool_mut(&mut self) -> &mut Pool {
         &mut self.pool
+    }
+
+    pub(super) fn windows(&self) -> Option<&Windows> {
+        self.windows.as_ref()
+    }
+
+    pub(super) fn windows_mut(&mut self) -> Option<&mut Windows> {
+        self.windows.as_mut()
     }
 
     pub(super) fn device_mut(&mut self) -> &mut dyn Device {

@@ -45,6 +45,10 @@ pub(super) enum Input {
     Row,
     /// The pages of each sequence.
     Table,
+    /// The window page that each token's rows go to.
+    WindowPage,
+    /// The window pages of each sequence.
+    WindowTable,
     /// Where the states of each sequence lie that go from token to token.
     Sequence,
     /// Factors of each sequence on what adapters add.
@@ -109,6 +113,8 @@ impl Input {
             inputs::PAGE => Some(Self::Page),
             inputs::ROW => Some(Self::Row),
             inputs::TABLE => Some(Self::Table),
+            inputs::WINDOW_PAGE => Some(Self::WindowPage),
+            inputs::WINDOW_TABLE => Some(Self::WindowTable),
             inputs::SEQUENCE => Some(Self::Sequence),
             inputs::SCALES => Some(Self::Scales),
             _ => None,
@@ -200,19 +206,10 @@ impl Loaded {
         placed(&self.plan, &Place::Output).map(own).collect()
     }
 
-    /// The states of the KV cache, and the bytes of a page of each.
-    pub(super) fn paged(&self, n_pages: usize) -> impl Iterator<Item = (&str, usize)> {
-        self.parts(false, n_pages)
-    }
-
     /// The states that go from token to token, and the bytes of a sequence of each.
     pub(super) fn carried(&self, n_sequences: usize) -> impl Iterator<Item = (&str, usize)> {
-        self.parts(true, n_sequences)
-    }
-
-    fn parts(&self, carried: bool, n: usize) -> impl Iterator<Item = (&str, usize)> {
-        let states = placed(&self.plan, &Place::State).filter(move |slot| is_carried(&slot.name) == carried);
-        states.map(move |slot| (&*slot.name, slot.bytes / n))
+        let states = placed(&self.plan, &Place::State).filter(|slot| is_carried(&slot.name));
+        states.map(move |slot| (&*slot.name, slot.bytes / n_sequences))
     }
 }
 

@@ -12,6 +12,10 @@ pub const TOKENS: &str = "T";
 pub const PAGES: &str = "N";
 /// The axis of the rows of a page, in the states of a KV cache.
 pub const ROWS: &str = "r";
+/// The axis of the pages in the states of a KV cache.
+pub const PAGE: &str = "page";
+/// The axis of the pages in the states of blocks with a window, where these have pages of their own.
+pub const WINDOW_PAGES: &str = "window";
 
 /// What the names of states begin with that no position indexes.
 const CARRIED: &str = "carried_";
@@ -45,6 +49,10 @@ pub mod inputs {
     pub const ROW: &str = "row";
     /// The pages of a sequence in the order of its tokens, `[p]`; of a batch those of each sequence, `[t, p]`.
     pub const TABLE: &str = "page_table";
+    /// The same as [`PAGE`], where the block has a window.
+    pub const WINDOW_PAGE: &str = "window_page";
+    /// The same as [`TABLE`], where the block has a window.
+    pub const WINDOW_TABLE: &str = "window_page_table";
     /// Where the states lie that go from token to token, `[]`; of a batch those of each token's sequence, `[t]`.
     pub const SEQUENCE: &str = "sequence";
     /// Factors on what adapters add that sequences choose from, one for each rank, `[rank]`; of a batch those of each

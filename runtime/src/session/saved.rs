@@ -5,7 +5,8 @@
 //! ```text
 //!  "FBKV"  version  identity  number of tokens  width  whether there are best tokens     all in little-endian order
 //!  tokens
-//!  for each state of the KV cache: the pages of the sequence in order, zero in the rows behind its end
+//!  for each state of the KV cache: the pages of the sequence in order, zero in the rows behind its end; of a block
+//!    with a window those that its next token sees
 //!  for each state that goes from token to token: the part of the sequence
 //!  the last row of output, `width` numbers, and the tokens it belongs to, where the programs select the best
 //!  checksum of all of this
@@ -20,6 +21,7 @@ use std::io::{self, BufReader, Read};
 use std::path::Path;
 
 use fusebox_compiler::foundation::amount::counted;
+use fusebox_compiler::foundation::entity::Id;
 use fusebox_compiler::foundation::hash::StableHasher;
 use fusebox_compiler::schedule::{BufferSlot, Place as Memory, Plan};
 use fusebox_compiler::tensor::shape::Shape;
@@ -28,7 +30,9 @@ use crate::device::Weights;
 use crate::error::{Error, Place};
 use crate::files::{self, Unfinished};
 use crate::session::engine::{Engine, Limits, SequenceId};
-use crate::session::names::{ROWS, block_of, is_carried, refused};
+use crate::session::names::{ROWS, WINDOW_PAGES, block_of, is_carried, refused};
+use crate::session::pool::PageId;
+use crate::session::windows::Windows;
 
 /// How every file begins.
 const MAGIC: &[u8; 4] = b"FBKV";
@@ -261,11 +265,16 @@ impl Engine {
     /// A hash of the weights and of the layout of the states.
     pub(super) fn identity(&self) -> u64 {
         let mut hash = StableHasher::default();
-        let Limits { page_rows, .. } = self.limits();
-        page_rows.hash(&mut hash);
+        let limits = self.limits();
+        limits.page_rows.hash(&mut hash);
         for slot in self.plan().buffers.values() {
             match slot.place {
-                Memory::State => (slot.name.as_ref(), slot.format, part_len(slot)).hash(&mut hash),
+                Memory::State => {
+                    (slot.name.as_ref(), slot.format, part_len(slot)).hash(&mut hash);
+                    // Of a block with a window fewer rows are saved.
+                    let reach = limits.windows.filter(|_| is_windowed(slot)).map(|windows| windows.reach);
+                    reach.iter().for_each(|reach| reach.hash(&mut hash));
+                }
                 Memory::Weight => hash_weight(slot, self.weights(), &mut hash),
                 _ => {}
             }
@@ -290,19 +299,16 @@ impl Engine {
         let (pages, own) = self.places(id)?;
         let mut parts = Vec::new();
         for slot in states(self.plan()) {
-            let bytes = part_len(slot);
-            let part = |number: usize, unused| Part {
-                state: slot.name.to_string(),
-                offset: number * bytes,
-                bytes,
-                unused,
-            };
             if is_carried(&slot.name) {
-                parts.extend(own.map(|number| part(number, Vec::new())));
-            } else {
-                let layout = PageLayout::of(slot, page_rows);
-                let unused = |page: usize| layout.unused_rows((len - page * page_rows).min(page_rows));
-                parts.extend(pages.iter().enumerate().map(|(page, number)| part(*number, unused(page))));
+                let (state, bytes) = (slot.name.to_string(), part_len(slot));
+                parts.extend(own.map(|own| Part { state, offset: own * bytes, bytes, unused: Vec::new() }));
+                continue;
+            }
+            let layout = PageLayout::of(slot, page_rows);
+            let first = if layout.is_windowed { pages.len() - self.n_covered(len) } else { 0 };
+            for (number, page) in pages.iter().enumerate().skip(first) {
+                let n_used = (len - number * page_rows).min(page_rows);
+                parts.extend(layout.part(*page, self.windows(), n_used));
             }
         }
         Ok(parts)
@@ -314,15 +320,6 @@ impl Engine {
         self.device_mut().read_state(&part.state, part.offset, bytes)?;
         part.unused.iter().for_each(|unused| bytes[unused.clone()].fill(0));
         Ok(())
-    }
-
-    /// The parts of all states that a page is, of which so many rows are used.
-    pub(super) fn parts_of_page(&self, number: usize, n_used: usize) -> Vec<Part> {
-        let part = |layout: PageLayout| {
-            let (unused, bytes) = (layout.unused_rows(n_used), layout.bytes);
-            Part { state: layout.state, offset: number * bytes, bytes, unused }
-        };
-        self.page_layouts().into_iter().map(part).collect()
     }
 
     /// How the rows of all states of the KV cache lie in a page.
@@ -354,6 +351,11 @@ fn part_len(slot: &BufferSlot) -> usize {
     slot.bytes / sizes(&slot.shape).first().copied().unwrap_or(1).max(1)
 }
 
+/// Whether a state has the pages of a block with a window.
+fn is_windowed(slot: &BufferSlot) -> bool {
+    slot.shape.axes().next().is_some_and(|axis| axis.as_str() == WINDOW_PAGES)
+}
+
 fn sizes(shape: &Shape) -> Vec<usize> {
     shape.iter().map(|(_, size)| size.most().max(0) as usize).collect()
 }
@@ -363,6 +365,8 @@ pub(super) struct PageLayout {
     pub(super) state: String,
     /// The bytes of a page.
     pub(super) bytes: usize,
+    /// Whether it has the window pages of pages.
+    pub(super) is_windowed: bool,
     /// Runs of rows: one for each head, or for all heads together.
     pub(super) n_runs: usize,
     page_rows: usize,
@@ -375,7 +379,20 @@ impl PageLayout {
         let n_runs: usize = sizes(&slot.shape)[1..at].iter().product();
         let bytes = part_len(slot);
         let row_bytes = bytes / (n_runs * page_rows).max(1);
-        Self { state: slot.name.to_string(), bytes, n_runs, page_rows, row_bytes }
+        let is_windowed = is_windowed(slot);
+        Self { state: slot.name.to_string(), bytes, is_windowed, n_runs, page_rows, row_bytes }
+    }
+
+    /// The number of a page in this state, if it is there.
+    pub(super) fn place(&self, page: PageId, windows: Option<&Windows>) -> Option<usize> {
+        if self.is_windowed { Some(windows?.of(page)?.index()) } else { Some(page.index()) }
+    }
+
+    /// The part that a page is of which so many rows are used, if it is there.
+    pub(super) fn part(&self, page: PageId, windows: Option<&Windows>, n_used: usize) -> Option<Part> {
+        let offset = self.place(page, windows)? * self.bytes;
+        let unused = self.unused_rows(n_used);
+        Some(Part { state: self.state.clone(), offset, bytes: self.bytes, unused })
     }
 
     /// The block that the state belongs to.

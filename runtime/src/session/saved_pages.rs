@@ -6,8 +6,8 @@
 //!  "FBPC"  version  identity  number of pages                          all in little-endian order
 //!  for each page, the one used last first:
 //!    which page of the file is before it, or all ones                  a page comes after the one before it
-//!    number of its tokens, its tokens, zeros up to a whole page
-//!    for each state of the KV cache: the page, zero in the rows behind its tokens
+//!    number of its tokens, whether blocks with a window have it, its tokens, zeros up to a whole page
+//!    for each state of the KV cache that has it: the page, zero in the rows behind its tokens
 //!  checksum of all of this
 //! ```
 //!
@@ -18,11 +18,10 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::hash::Hasher;
-use std::io::{self, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use fusebox_compiler::foundation::amount::counted;
-use fusebox_compiler::foundation::entity::Id;
 use fusebox_compiler::foundation::hash::StableHasher;
 
 use crate::error::{Error, Place};
@@ -36,9 +35,11 @@ use crate::session::saved::{Hashed, Unread, bytes_of, numbers};
 /// How every file begins.
 const MAGIC: &[u8; 4] = b"FBPC";
 /// The version of the layout.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes of magic, version, identity and number of pages.
 const HEADER_BYTES: usize = 4 + 4 + 8 + 8;
+/// Numbers before the tokens of a page.
+const HEAD_NUMBERS: usize = 3;
 /// In place of the page before: there is none.
 const NONE: u32 = u32::MAX;
 
@@ -79,12 +80,16 @@ impl Engine {
         let mut bytes = Vec::new();
         for Entry { page, before, tokens } in &entries {
             let n_tokens = tokens.len();
-            let numbers = [before.map_or(NONE, |number| number as u32), n_tokens as u32];
+            let has_window = self.windows().is_some_and(|windows| windows.of(*page).is_some());
+            let before = before.map_or(NONE, |number| number as u32);
+            let numbers = [before, n_tokens as u32, u32::from(has_window)];
             let padding = vec![0; page_rows - n_tokens];
             to.put(&bytes_of(&[&numbers[..], tokens, &padding].concat())).map_err(io)?;
-            for part in self.parts_of_page(page.index(), n_tokens) {
-                self.read_part(&part, &mut bytes)?;
-                to.put(&bytes).map_err(io)?;
+            for layout in self.page_layouts() {
+                if let Some(part) = layout.part(*page, self.windows(), n_tokens) {
+                    self.read_part(&part, &mut bytes)?;
+                    to.put(&bytes).map_err(io)?;
+                }
             }
         }
         let sum = to.hash.finish();
@@ -159,10 +164,14 @@ impl Engine {
             let what = "it was saved with another model, type of KV cache or size of its pages";
             return Err(what.to_owned());
         }
-        let states: usize = self.parts_of_page(0, 0).iter().map(|part| part.bytes).sum();
-        let page = (4 * (2 + self.limits().page_rows) + states) as u64;
-        let expected = number(1).checked_mul(page).and_then(|n| n.checked_add(HEADER_BYTES as u64 + 8));
-        if expected != Some(found) {
+        // Blocks with a window have some of the pages, or all.
+        let sizes = |windowed: bool| {
+            let layouts = self.page_layouts().into_iter().filter(|own| windowed || !own.is_windowed);
+            let states: usize = layouts.map(|own| own.bytes).sum();
+            let page = (4 * (HEAD_NUMBERS + self.limits().page_rows) + states) as u64;
+            number(1).checked_mul(page).and_then(|n| n.checked_add(HEADER_BYTES as u64 + 8))
+        };
+        if !(sizes(false).is_some_and(|least| least <= found) && sizes(true).is_none_or(|most| found <= most)) {
             let pages = counted(usize::try_from(number(1)).unwrap_or(usize::MAX), "page");
             return Err(format!("its header says {pages}, which are not {found} bytes"));
         }
@@ -176,18 +185,23 @@ impl Engine {
         n_pages: u64,
         entries: &mut Vec<Entry>,
     ) -> Result<(), Unread> {
-        let io = |error: io::Error| Unread::File(error.to_string());
+        let io = |error: io::Error| {
+            let is_short = error.kind() == io::ErrorKind::UnexpectedEof;
+            let what = if is_short { "it ends before its last page: it is damaged" } else { &error.to_string() };
+            Unread::File(what.to_owned())
+        };
         let page_rows = self.limits().page_rows;
         let n_vocab = self.limits().n_vocab;
-        let mut head = vec![0; 4 * (2 + page_rows)];
+        let mut head = vec![0; 4 * (HEAD_NUMBERS + page_rows)];
+        let layouts = self.page_layouts();
         let mut bytes = Vec::new();
         // Whether each page of the file is full.
         let mut full = Vec::new();
         for number in 0..n_pages as usize {
             from.get(&mut head).map_err(io)?;
             let numbers = numbers(&head);
-            let (before, n_tokens) = (numbers[0], numbers[1] as usize);
-            let tokens: Vec<u32> = numbers[2..].iter().copied().take(n_tokens).collect();
+            let (before, n_tokens, has_window) = (numbers[0], numbers[1] as usize, numbers[2] == 1);
+            let tokens: Vec<u32> = numbers[HEAD_NUMBERS..].iter().copied().take(n_tokens).collect();
             let follows = before == NONE || full.get(before as usize).is_some_and(|is_full| *is_full);
             let are_known = tokens.iter().all(|token| (*token as usize) < n_vocab);
             if !(1..=page_rows).contains(&n_tokens) || !follows || !are_known {
@@ -195,24 +209,37 @@ impl Engine {
             }
             full.push(n_tokens == page_rows);
             // What does not fit is read for the checksum.
-            let page = if entries.len() == number { self.pool_mut().take_unknown() } else { None };
-            for part in self.parts_of_page(page.map_or(0, PageId::index), n_tokens) {
-                bytes.resize(part.bytes, 0);
+            let page = if entries.len() == number { self.take_unknown(has_window) } else { None };
+            let before = (before != NONE).then_some(before as usize);
+            entries.extend(page.map(|page| Entry { page, before, tokens }));
+            for layout in layouts.iter().filter(|own| has_window || !own.is_windowed) {
+                bytes.resize(layout.bytes, 0);
                 from.get(&mut bytes).map_err(io)?;
-                if page.is_some() {
+                if let Some(part) = page.and_then(|page| layout.part(page, self.windows(), n_tokens)) {
                     self.device_mut().write_state(&part.state, part.offset, &bytes)?;
                 }
             }
-            let before = (before != NONE).then_some(before as usize);
-            entries.extend(page.map(|page| Entry { page, before, tokens }));
         }
         let sum = from.hash.finish();
         let mut last = [0; 8];
         from.get(&mut last).map_err(io)?;
-        if u64::from_le_bytes(last) != sum {
+        let is_end = from.file.fill_buf().map_err(io)?.is_empty();
+        if u64::from_le_bytes(last) != sum || !is_end {
             return Err(Unread::File("its checksum is wrong: it is damaged".to_owned()));
         }
         Ok(())
+    }
+
+    /// A page that holds nothing, with a window page if there is an empty one for it.
+    fn take_unknown(&mut self, has_window: bool) -> Option<PageId> {
+        let page = self.pool_mut().take_unknown()?;
+        if let Some(windows) = self.windows_mut() {
+            windows.detach(page);
+            if has_window && windows.has_empty() {
+                windows.attach(page);
+            }
+        }
+        Some(page)
     }
 
     /// Records what pages hold that were read, if all is well, and gives them back: the one used last goes last.
@@ -234,6 +261,12 @@ impl Engine {
             });
             after.push(known);
         }
-        entries.iter().rev().for_each(|entry| pool.give_back(entry.page));
+        for Entry { page, .. } in entries.iter().rev() {
+            self.pool_mut().give_back(*page);
+            if let Some(windows) = self.windows_mut().filter(|windows| windows.of(*page).is_some()) {
+                windows.cover(*page);
+                windows.leave(*page);
+            }
+        }
     }
 }

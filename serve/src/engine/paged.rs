@@ -95,8 +95,7 @@ impl Paged {
 
     /// Whether a sequence can be cut to `n` tokens.
     fn can_cut(&self, sequence: &Sequence, n: usize) -> Result<bool, Refused> {
-        let is_whole = sequence.again.is_empty() && n == self.engine.len(sequence.id)?;
-        Ok(is_whole || !self.engine.is_forward_only())
+        Ok(sequence.again.is_empty() && self.engine.can_cut(sequence.id, n)?)
     }
 }
 
@@ -276,6 +275,7 @@ mod tests {
                 page_rows: cache.page_rows,
                 n_pages: cache.n_pages,
                 n_sequences: cache.n_sequences,
+                windows: None,
             };
             let config = config.clone();
             let compile = move |class: Class| {

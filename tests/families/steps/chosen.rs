@@ -48,6 +48,7 @@ fn settings() -> Settings {
         cache,
         scored: Scored::Last,
         scores_every: true,
+        evicts: true,
         observed: OBSERVED,
     }
 }

@@ -9,12 +9,15 @@
 //!                                    there is anything, which the mask of attention hides
 //! ```
 //!
+//! Blocks with a window may have a pool and a table of their own: in place of pages before the window stands any other,
+//! which the mask hides as well.
+//!
 //! Read next: `attention.rs` caches keys and values, `latent.rs` the latents that both are made of.
 
 use fusebox_compiler::graph::build::{Dim, Tensor};
 use fusebox_compiler::tensor::quant::Format;
 
-use crate::layers::scope::Scope;
+use crate::layers::scope::{Pages, Scope};
 
 /// Writes `value` to the rows of this step's tokens, and reads the pages of their sequences.
 ///
@@ -22,14 +25,14 @@ use crate::layers::scope::Scope;
 #[track_caller]
 pub fn append(m: &Scope, name: &str, axes: &[&Dim], value: &Tensor) -> Tensor {
     let format = m.config.cache.format;
-    let page = &m.g.dim("page", m.config.cache.n_pages);
+    let Pages { page, own, table } = &m.pages();
     let pool = m.g.state(name, format, &[&[page], axes].concat());
     let pool = if m.wants_attention() {
         // The tokens of this step are there.
         pool
     } else {
-        pool.write(&[(page, &m.page), (&m.r, &m.row)], &value.cast(format.dtype()))
+        pool.write(&[(page, own), (&m.r, &m.row)], &value.cast(format.dtype()))
     };
-    let read = pool.gather(page, &m.table);
+    let read = pool.gather(page, table);
     if format == Format::F32 { read } else { read.widened() }
 }

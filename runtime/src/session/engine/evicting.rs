@@ -24,6 +24,10 @@ impl Engine {
             let what = format!("the state `{state}` holds all tokens, so none can be dropped");
             return Err(refused("eviction", what));
         }
+        if self.windows.is_some() {
+            let what = "blocks with a window have pages of their own here, which none can be dropped of";
+            return Err(refused("eviction", what.to_owned()));
+        }
         if self.slots.iter().filter_map(|slot| slot.sequence.as_ref()).any(|own| own.n_evicted > 0) {
             return Err(refused("eviction", "sequences have dropped tokens by another policy".to_owned()));
         }

@@ -19,6 +19,16 @@ struct Found {
     last: Option<(PageId, usize)>,
 }
 
+impl Found {
+    fn pages(&self) -> Vec<PageId> {
+        self.full.iter().map(|(page, _)| *page).chain(self.last.map(|(page, _)| page)).collect()
+    }
+
+    fn n_tokens(&self, page_rows: usize) -> usize {
+        self.full.len() * page_rows + self.last.map_or(0, |(_, n)| n)
+    }
+}
+
 impl Engine {
     /// Lets other sequences find the last page of one that keeps fewer pages, if it is not full.
     pub(super) fn note_last(&mut self, id: SequenceId, n_pages: usize) -> Result<(), Error> {
@@ -57,35 +67,27 @@ impl Engine {
         if sequence.len > 0 || self.is_forward_only() {
             return Ok(sequence.len);
         }
-        let known = self.known(tokens, sequence.start);
-        for (page, prefix) in &known.full {
-            self.pool.share(*page);
-            let sequence = self.sequence_mut(id)?;
-            sequence.pages.push(*page);
-            sequence.prefixes.push(*prefix);
-        }
-        let mut n_tokens = known.full.len() * rows;
-        if let Some((page, n)) = known.last {
-            // A page that ends there is written on; of any other the first rows are copied.
-            let is_taken = self.pool.can_go_on(page, n);
-            self.pool.share(page);
-            let own = if is_taken { Some(page) } else { self.pool.take() };
-            let copied = match own {
-                Some(own) if own != page => self.copy_page(page, own),
-                _ => Ok(()),
-            };
-            if !is_taken {
-                self.pool.give_back(page);
-            }
-            if let Some(own) = own {
-                self.sequence_mut(id)?.pages.push(own);
-                // Where it was not copied its rows are computed: they are behind the end.
-                n_tokens += if copied.is_ok() { n } else { 0 };
-            }
-        }
+        let found = self.known(tokens, sequence.start);
+        let (pages, n_tokens) = (found.pages(), found.n_tokens(rows));
+        let Found { full, last } = found;
+        // A page that ends there is written on; of any other the first rows are copied.
+        let copied = last.filter(|(page, n)| !self.pool.can_go_on(*page, *n)).map(|(page, _)| page);
+        pages.iter().for_each(|page| self.pool.share(*page));
         let sequence = self.sequence_mut(id)?;
+        sequence.pages.extend(pages);
+        sequence.prefixes.extend(full.iter().map(|(_, prefix)| *prefix));
         sequence.tokens.extend_from_slice(&tokens[..n_tokens]);
         sequence.len = n_tokens;
+        self.cover_next(id)?;
+        // Without room for a copy the page is shared until the sequence is extended.
+        if let Some(page) = copied
+            && let Some(own) = self.take_page()
+        {
+            match self.copy_page(page, own) {
+                Ok(()) => self.replace_last(id, own)?,
+                Err(_) => self.pool.give_back(own),
+            }
+        }
         Ok(n_tokens)
     }
 
@@ -95,10 +97,9 @@ impl Engine {
         if self.is_forward_only() {
             return (0, 0);
         }
-        let Found { full, last } = self.known(tokens, self.pool.empty(kin));
-        let pages = full.iter().map(|(page, _)| *page).chain(last.map(|(page, _)| page));
-        let n_idle = pages.filter(|page| self.pool.n_users(*page) == 0).count();
-        (full.len() * self.limits.page_rows + last.map_or(0, |(_, n)| n), n_idle)
+        let found = self.known(tokens, self.pool.empty(kin));
+        let n_idle = found.pages().iter().filter(|page| self.pool.n_users(**page) == 0).count();
+        (found.n_tokens(self.limits.page_rows), n_idle)
     }
 
     /// The pages that hold the first of some tokens.
@@ -113,6 +114,13 @@ impl Engine {
         }
         let rest = &tokens[full.len() * rows..];
         let last = self.pool.common(before, &rest[..rest.len().min(rows)]);
-        Found { full, last: last.filter(|(_, n)| *n >= (rows / COPIED_SHARE).max(1)) }
+        let mut found = Found { full, last: last.filter(|(_, n)| *n >= (rows / COPIED_SHARE).max(1)) };
+        // The token that follows sees the last of them in blocks with a window.
+        while !self.are_seen(&found.pages(), found.n_tokens(rows)) {
+            if found.last.take().is_none() {
+                found.full.pop();
+            }
+        }
+        found
     }
 }

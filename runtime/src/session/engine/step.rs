@@ -256,10 +256,8 @@ impl Engine {
     fn reserve(&mut self, pieces: &[Piece<'_>]) -> Result<(), Error> {
         let needed = pieces.iter().map(|piece| self.needed(piece)).sum::<Result<usize, Error>>()?;
         let freed = pieces.iter().map(|piece| self.n_freed(piece.sequence)).sum::<Result<usize, Error>>()?;
-        let free = self.pool.n_free() + freed;
-        if needed > free {
-            return Err(Error::Full { needed, free });
-        }
+        let windowed = pieces.iter().map(|piece| self.window_pages_needed(piece, pieces.len()));
+        self.check_free([needed, windowed.sum::<Result<usize, Error>>()?], freed)?;
         for piece in pieces {
             self.drop_due(piece.sequence);
         }
@@ -273,10 +271,9 @@ impl Engine {
             let (n, rows) = (self.decode().n_rows(piece.feed.rows()), self.limits.page_rows);
             let len = self.sequence(piece.sequence)?.n_kept();
             if let Some(shared) = self.shared_last(piece.sequence)? {
-                let own = self.pool.take().expect("the pages were counted");
+                let own = self.take_page().expect("the pages were counted");
                 self.copy_page(shared, own)?;
-                self.pool.give_back(shared);
-                *self.sequence_mut(piece.sequence)?.pages.last_mut().expect("its last page is shared") = own;
+                self.replace_last(piece.sequence, own)?;
             } else if !len.is_multiple_of(rows)
                 && let Some(own) = self.sequence(piece.sequence)?.pages.last().copied()
             {
@@ -284,11 +281,19 @@ impl Engine {
                 self.pool.forget(own);
             }
             while self.sequence(piece.sequence)?.pages.len() < (len + n).div_ceil(rows) {
-                let page = self.pool.take().expect("the pages were counted");
+                let page = self.take_page().expect("the pages were counted");
                 self.sequence_mut(piece.sequence)?.pages.push(page);
             }
         }
         Ok(())
+    }
+
+    /// How many window pages a piece takes.
+    fn window_pages_needed(&self, piece: &Piece<'_>, n_pieces: usize) -> Result<usize, Error> {
+        let n = self.decode().n_rows(piece.feed.rows());
+        let most =
+            if self.is_batched(piece, n_pieces) { n } else { self.most(self.form_of(piece.is_scored)) };
+        self.n_window_pages(piece.sequence, n, most)
     }
 
     /// How many pages a piece takes from the pool.
@@ -321,7 +326,7 @@ impl Engine {
     }
 
     /// The last page of a sequence, where the next token goes there and others use it.
-    fn shared_last(&self, id: SequenceId) -> Result<Option<PageId>, Error> {
+    pub(super) fn shared_last(&self, id: SequenceId) -> Result<Option<PageId>, Error> {
         let sequence = self.sequence(id)?;
         let is_partial = !sequence.n_kept().is_multiple_of(self.limits.page_rows);
         let last = sequence.pages.last().copied().filter(|_| is_partial);
@@ -350,12 +355,23 @@ impl Engine {
         Ok(to)
     }
 
-    /// Copies a page of every state.
+    /// Copies a page of every state; in blocks with a window, where it has one there.
     pub(super) fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), Error> {
-        let Self { device, loaded, limits, .. } = self;
-        let decode = loaded[0].as_ref().expect("it is loaded when an engine is made");
-        for (name, bytes) in decode.paged(limits.n_pages) {
-            copy_part(&mut **device, name, bytes, [from.index(), to.index()])?;
+        if let Some(windows) = &mut self.windows
+            && windows.of(from).is_some()
+        {
+            // Meanwhile its own stays.
+            windows.cover(from);
+            let attached = windows.attach(to);
+            windows.leave(from);
+            if attached.is_none() {
+                return Err(Error::Full { needed: 1, free: 0 });
+            }
+        }
+        for layout in self.page_layouts() {
+            if let Some(places) = layout.place(from, self.windows()).zip(layout.place(to, self.windows())) {
+                copy_part(&mut *self.device, &layout.state, layout.bytes, places.into())?;
+            }
         }
         Ok(())
     }
@@ -372,6 +388,7 @@ impl Engine {
             let form = if n_now == 1 { Form::Run } else { form };
             let sequence = self.sequence(piece.sequence)?;
             let at = Start { slot: sequence.n_kept(), position: sequence.len };
+            self.cover(piece.sequence, at.slot..at.slot + n_now)?;
             let (class, program) = self.bind_run(piece.sequence, form, now, n_now, at)?;
             let loaded = self.loaded[class].as_ref().expect("it was just bound");
             let done = self.device.replay(program, &loaded.symbols).and_then(|()| self.weights.check());
@@ -394,8 +411,9 @@ impl Engine {
     ) -> Result<(usize, ProgramId), Error> {
         let class = self.class_of(form, n);
         self.load(class)?;
-        let Self { device, loaded, slots, limits, .. } = self;
+        let Self { device, loaded, slots, limits, windows, .. } = self;
         let loaded = loaded[class].as_mut().expect("it was just loaded");
+        let windows = || windows.as_ref().expect("a program with window pages has an engine that has them");
         let sequence = slots[id.index as usize].sequence.as_ref().expect("the pieces were checked");
         let places = |slot: usize| place(sequence, slot, limits.page_rows);
         let slots = at.slot..at.slot + n;
@@ -409,6 +427,13 @@ impl Engine {
             Input::Sequence => write(to, sequence.state.map(|state| state as i32)),
             Input::Scales => write_scales(to, sequence),
             Input::Table => write(to, sequence.pages.iter().map(|page| page_number(*page))),
+            Input::WindowPage => {
+                write(to, slots.clone().map(|slot| sequence.window_page(windows(), slot / limits.page_rows)));
+            }
+            Input::WindowTable => {
+                let n_pages = slots.end.div_ceil(limits.page_rows);
+                write(to, (0..n_pages).map(|number| sequence.window_page(windows(), number)));
+            }
         });
         Ok((class, loaded.program))
     }
@@ -426,8 +451,14 @@ impl Engine {
         let n = batch.iter().map(|number| n_of(*number)).sum();
         let class = self.class_of(Form::Batch, n);
         self.load(class)?;
+        for number in batch {
+            let id = pieces[*number].sequence;
+            let len = self.sequence(id)?.n_kept();
+            self.cover(id, len..len + n_of(*number))?;
+        }
         let n_scales = self.decode().n_scales();
-        let Self { device, loaded, slots, limits, weights, .. } = self;
+        let Self { device, loaded, slots, limits, weights, windows, .. } = self;
+        let windows = || windows.as_ref().expect("a program with window pages has an engine that has them");
         let loaded = loaded[class].as_mut().expect("it was just loaded");
         let sequences = || {
             batch.iter().map(|number| {
@@ -475,6 +506,18 @@ impl Engine {
                 let tables = to.chunks_exact_mut(most_pages * size_of::<i32>());
                 for (to, (sequence, _)) in tables.zip(tokens()) {
                     write(to, sequence.pages.iter().map(|page| page_number(*page)));
+                }
+            }
+            Input::WindowPage => {
+                let pages = tokens().map(|(sequence, at)| {
+                    sequence.window_page(windows(), (sequence.n_kept() + at) / limits.page_rows)
+                });
+                write(to, pages);
+            }
+            Input::WindowTable => {
+                let tables = to.chunks_exact_mut(most_pages * size_of::<i32>());
+                for (to, (sequence, _)) in tables.zip(tokens()) {
+                    write(to, (0..sequence.pages.len()).map(|number| sequence.window_page(windows(), number)));
                 }
             }
         });
@@ -532,6 +575,7 @@ impl Engine {
         if rows.format == Format::I32 && rows.kinds.is_empty() && was_known {
             sequence.tokens.extend_from_slice(bytemuck::cast_slice(rows.bytes));
         }
+        self.cover_next(id)?;
         self.record_pages(id)
     }
 
@@ -570,6 +614,7 @@ impl Engine {
         self.evict(&[piece])?;
         let sequence = self.sequence(id)?;
         let at = Start { slot: sequence.n_kept(), position: sequence.len };
+        self.cover(id, at.slot..at.slot + n)?;
         let (class, program) = self.bind_run(id, Form::Run, piece.feed.rows(), n, at)?;
         let loaded = self.loaded[class].as_ref().expect("it was just bound");
         let times = self.device.profile(program, &loaded.symbols);

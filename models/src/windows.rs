@@ -1,0 +1,64 @@
+//! The pages of blocks with a window: how many there are, and which blocks have them.
+//!
+//! In: a config, and what a session is for. Out: for blocks of which no token sees more than the last tokens, a KV cache
+//! of these.
+//!
+//! ```text
+//!  pages of a sequence, 64 tokens each          window of 1024 tokens, chunk of 512
+//!
+//!  all tokens      ████████████████████████████████████████████████████████████
+//!  with a window                                     ░░██████████████████████████
+//!                                                    │ └ the window, and the chunk that comes
+//!                                                    └── so that a guess can be taken back
+//! ```
+
+use fusebox_runtime::session::engine::WindowPages;
+
+use crate::config::{Config, Window};
+use crate::load::Settings;
+
+/// Pages of a sequence beside those of its window and of a chunk: the ones where both begin and end, and one before.
+const SPARE: usize = 3;
+/// Of this many pages one has a window page beside what sequences need, so that sequences can go back, and others can
+/// begin alike.
+const KEPT_SHARE: usize = 8;
+
+impl Window {
+    /// How many tokens a token sees at most, itself among them; nothing where it sees tokens that follow.
+    fn reach(self) -> Option<usize> {
+        match self {
+            Self::Sliding(size) | Self::Chunk(size) => Some(size),
+            Self::Around(_) => None,
+        }
+    }
+}
+
+impl Config {
+    /// Whether the KV cache of a block is read through a window only, by itself and by blocks that share it.
+    pub(crate) fn has_window_pages(&self, layer: usize) -> bool {
+        self.windows.is_some() && self.reach(layer).is_some()
+    }
+
+    /// How many tokens the KV cache of a block is read by a token, if not all before it.
+    fn reach(&self, layer: usize) -> Option<usize> {
+        self.blocks[layer].mixer.heads().filter(|own| own.shares.is_none())?;
+        let heads = self.blocks.iter().enumerate().filter_map(|(number, block)| {
+            block.mixer.heads().filter(|own| number == layer || own.shares == Some(layer))
+        });
+        let reaches = heads.map(|own| own.window.filter(|_| own.is_causal)?.reach());
+        reaches.collect::<Option<Vec<usize>>>()?.into_iter().max()
+    }
+
+    /// The pages of blocks with a window, for sessions with these settings. A state that goes from token to token cannot
+    /// go back, and a sequence that drops tokens brings others into the window: then there are none.
+    pub(crate) fn window_pages(&self, settings: &Settings) -> Option<WindowPages> {
+        if settings.evicts || self.is_recurrent() {
+            return None;
+        }
+        let reach = (0..self.n_layers()).filter_map(|layer| self.reach(layer)).max()?;
+        let cache = &settings.cache;
+        let of_sequence = cache.pages_of(reach + settings.chunk) + SPARE;
+        let wanted = cache.n_sequences * of_sequence + cache.n_pages / KEPT_SHARE;
+        Some(WindowPages { reach, n_pages: wanted.min(cache.n_pages) })
+    }
+}
