@@ -62,3 +62,47 @@ impl Config {
         Some(WindowPages { reach, n_pages: wanted.min(cache.n_pages) })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fusebox_compiler::tensor::quant::Format;
+
+    use super::*;
+    use crate::config::{Block, Dense, Grouped, Mixer, Network};
+    use crate::layers::embed::Scored;
+
+    /// Blocks with these windows; a block may read the KV cache of another.
+    fn config(blocks: &[(Option<Window>, Option<usize>)]) -> Config {
+        let block = |(window, shares): &(Option<Window>, Option<usize>)| {
+            let heads = Grouped { window: *window, shares: *shares, ..Grouped::new(8, 4, 256) };
+            Block::new(Mixer::Grouped(heads), Network::Dense(Dense::swiglu(64)))
+        };
+        let config = Config::new(blocks.iter().map(block).collect(), 64, 64, 1 << 15);
+        Config { windows: Some(WindowPages { reach: 0, n_pages: 0 }), ..config }
+    }
+
+    #[test]
+    fn what_no_window_reaches_has_no_page() {
+        // As Gemma 3 4B: every sixth block of 34 sees all.
+        let blocks: Vec<_> = (1..=34).map(|n| ((n % 6 != 0).then_some(Window::Sliding(1024)), None)).collect();
+        let n_windowed = blocks.iter().filter(|(window, _)| window.is_some()).count();
+        let settings = Settings::of_one(1 << 15, 512, Format::F16, Scored::Last);
+        let windows = config(&blocks).window_pages(&settings).unwrap();
+        assert_eq!(windows, WindowPages { reach: 1024, n_pages: 24 + 3 + 64 });
+        let share =
+            |n_windowed: usize| ((34 - n_windowed) * 512 + n_windowed * windows.n_pages) as f64 / (34.0 * 512.0);
+        assert!((share(n_windowed) - 0.299).abs() < 1e-3, "{}", share(n_windowed));
+        // Never more than there are, and none where tokens are dropped from the middle.
+        let short = Settings::of_one(512, 512, Format::F16, Scored::Last);
+        assert_eq!(config(&blocks).window_pages(&short).map(|windows| windows.n_pages), Some(8));
+        assert_eq!(config(&blocks).window_pages(&Settings { evicts: true, ..settings }), None);
+    }
+
+    #[test]
+    fn a_block_that_another_reads_without_a_window_keeps_all() {
+        let window = Some(Window::Sliding(16));
+        let own = config(&[(window, None), (window, None), (None, None), (None, Some(0)), (window, Some(1))]);
+        let found = [0, 1, 2, 3, 4].map(|layer| own.has_window_pages(layer));
+        assert_eq!(found, [false, true, false, false, false]);
+    }
+}

@@ -267,7 +267,8 @@ impl Opened {
                 let tried = settings_of(chunk, stated);
                 let wanted = tried.cache.n_pages;
                 let mut programs = self.model.programs(&tried, &self.options, &self.cache)?;
-                let (needed, bytes) = (memory_needed(&mut programs)?.bytes(), self.model.cache_bytes(&tried)?);
+                let (needed, bytes) =
+                    (memory_needed(&mut programs)?.bytes(), self.model.cache_bytes(&tried)?);
                 let room = (free + bytes(wanted)).saturating_sub(needed);
                 let fitting = pages_fitting(bytes, wanted, room);
                 last = Some((tried, programs));

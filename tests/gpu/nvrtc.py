@@ -6,6 +6,7 @@ where one spills on the architecture of `--no-spills=ARCHITECTURE`, or anywhere 
 Needs the wheels nvidia-cuda-nvrtc, -runtime, -cccl and -crt; usage is told where triton's cuobjdump is.
 """
 
+import concurrent.futures
 import ctypes
 import pathlib
 import re
@@ -82,34 +83,42 @@ def kernels(listing):
             yield piece.split("\n", 1)[0][len("// kernel "):], piece
 
 
+def examined(task):
+    """What the compiler says of a kernel on an architecture, and what of that is a fault."""
+    name, source, architecture, is_strict = task
+    nvrtc = library()
+    cubin, log = compiled(nvrtc, source, architecture)
+    if cubin is None:
+        return None, f"{architecture} {name}: {log}"
+    used = usage(cubin)
+    # As the device does it.
+    for n in BLOCKS_PER_SM:
+        if used is not None and used[1]:
+            other = re.sub(r"__launch_bounds__\(256, \d\)", f"__launch_bounds__(256, {n})", source)
+            used = usage(compiled(nvrtc, other, architecture)[0])
+    if used is None:
+        return f"{architecture} {name}: compiled", None
+    registers, stack, _, local = used
+    line = f"{architecture} {name}: {registers} registers, {stack} bytes of stack, {local} local"
+    return line, line if is_strict and (stack or local) else None
+
+
 def main():
     architectures = [argument for argument in sys.argv[1:] if not argument.startswith("--")] or ["sm_90a"]
     no_spills = [argument.split("=")[1] for argument in sys.argv if argument.startswith("--no-spills=")]
     is_quiet = "--quiet" in sys.argv
-    nvrtc = library()
+    library()
+    tasks = [
+        (name, source, architecture, architecture in no_spills or "mma.sync" in source)
+        for name, source in kernels(sys.stdin.read())
+        for architecture in architectures
+    ]
     n_compiled, faults = 0, []
-    for name, source in kernels(sys.stdin.read()):
-        for architecture in architectures:
-            cubin, log = compiled(nvrtc, source, architecture)
-            if cubin is None:
-                faults.append(f"{architecture} {name}: {log}")
-                continue
-            n_compiled += 1
-            used = usage(cubin)
-            # As the device does it.
-            for n in BLOCKS_PER_SM:
-                if used is not None and used[1]:
-                    other = re.sub(r"__launch_bounds__\(256, \d\)", f"__launch_bounds__(256, {n})", source)
-                    used = usage(compiled(nvrtc, other, architecture)[0])
-            if used is None:
-                line = f"{architecture} {name}: compiled"
-            else:
-                registers, stack, _, local = used
-                line = f"{architecture} {name}: {registers} registers, {stack} bytes of stack, {local} local"
-                is_strict = architecture in no_spills or "mma.sync" in source
-                if is_strict and (stack or local):
-                    faults.append(line)
-            if not is_quiet:
+    with concurrent.futures.ProcessPoolExecutor() as pool:
+        for line, fault in pool.map(examined, tasks):
+            n_compiled += line is not None
+            faults += [fault] if fault else []
+            if line and not is_quiet:
                 print(line)
     print(f"{n_compiled} compiled, {len(faults)} faults")
     for fault in faults:
@@ -117,4 +126,5 @@ def main():
     sys.exit(1 if faults or n_compiled == 0 else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -529,7 +529,8 @@ impl Engine {
             return Ok(());
         }
         if len > 0 && !self.are_seen(&sequence.pages, len) {
-            let what = format!("what its first {} see in blocks with a window is not kept", counted(len, "token"));
+            let what =
+                format!("what its first {} see in blocks with a window is not kept", counted(len, "token"));
             return Err(refused("a sequence", what));
         }
         if !self.is_forward_only() && !self.can_cut(id, len)? {

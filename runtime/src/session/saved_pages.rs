@@ -171,7 +171,8 @@ impl Engine {
             let page = (4 * (HEAD_NUMBERS + self.limits().page_rows) + states) as u64;
             number(1).checked_mul(page).and_then(|n| n.checked_add(HEADER_BYTES as u64 + 8))
         };
-        if !(sizes(false).is_some_and(|least| least <= found) && sizes(true).is_none_or(|most| found <= most)) {
+        if !(sizes(false).is_some_and(|least| least <= found) && sizes(true).is_none_or(|most| found <= most))
+        {
             let pages = counted(usize::try_from(number(1)).unwrap_or(usize::MAX), "page");
             return Err(format!("its header says {pages}, which are not {found} bytes"));
         }
@@ -187,7 +188,8 @@ impl Engine {
     ) -> Result<(), Unread> {
         let io = |error: io::Error| {
             let is_short = error.kind() == io::ErrorKind::UnexpectedEof;
-            let what = if is_short { "it ends before its last page: it is damaged" } else { &error.to_string() };
+            let what =
+                if is_short { "it ends before its last page: it is damaged" } else { &error.to_string() };
             Unread::File(what.to_owned())
         };
         let page_rows = self.limits().page_rows;

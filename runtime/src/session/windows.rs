@@ -125,8 +125,7 @@ impl Windows {
         if let Some(own) = self.of(page) {
             return Some(own);
         }
-        let is_free =
-            |owner: &Owner| owner.page.is_none_or(|page| self.pages[page.index()].n_covering == 0);
+        let is_free = |owner: &Owner| owner.page.is_none_or(|page| self.pages[page.index()].n_covering == 0);
         let free = self.owners.iter().enumerate().filter(|(_, owner)| is_free(owner));
         let (index, _) = free.min_by_key(|(_, owner)| (owner.page.is_some(), owner.left_since))?;
         if let Some(old) = self.owners[index].page.replace(page) {

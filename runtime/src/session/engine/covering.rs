@@ -93,7 +93,11 @@ impl Engine {
     }
 
     /// Refuses what takes more pages, and window pages, than are free, with those that become free.
-    pub(super) fn check_free(&self, [n_pages, n_window_pages]: [usize; 2], n_freed: usize) -> Result<(), Error> {
+    pub(super) fn check_free(
+        &self,
+        [n_pages, n_window_pages]: [usize; 2],
+        n_freed: usize,
+    ) -> Result<(), Error> {
         let free = self.pool.n_free() + n_freed;
         if n_pages > free {
             return Err(Error::Full { needed: n_pages, free });

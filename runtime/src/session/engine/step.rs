@@ -517,7 +517,10 @@ impl Engine {
             Input::WindowTable => {
                 let tables = to.chunks_exact_mut(most_pages * size_of::<i32>());
                 for (to, (sequence, _)) in tables.zip(tokens()) {
-                    write(to, (0..sequence.pages.len()).map(|number| sequence.window_page(windows(), number)));
+                    write(
+                        to,
+                        (0..sequence.pages.len()).map(|number| sequence.window_page(windows(), number)),
+                    );
                 }
             }
         });
