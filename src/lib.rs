@@ -57,7 +57,7 @@ mod writer;
 pub use chat::Chat;
 pub use engine::{Batch, Engine, Sequence};
 pub use error::Error;
-pub use fusebox_models::config::{self, Config};
+pub use fusebox_models::config::Config;
 pub use fusebox_models::embed::pooling::{self, Pooling};
 pub use fusebox_models::generate::{Answer, stop};
 pub use fusebox_models::own::{Decoder, register_family};
@@ -72,6 +72,20 @@ pub use model::Model;
 pub use open::run::{Evict, KvPool, Policy, Run};
 pub use program::Program;
 pub use writer::{Embedder, Ranker, Writer};
+
+/// The hyper-parameters of a model, as plain data: blocks of a mixer and a network each, and what is around them.
+pub mod config {
+    pub use fusebox_models::config::attention::{
+        Grouped, Latent, OutputGate, QkNorm, Temperature, Values, Window,
+    };
+    pub use fusebox_models::config::network::{Activation, Dense, Experts, Gate, Groups};
+    pub use fusebox_models::config::recurrent::{Beside, Delta, ShortConv, SpaceNorm, StateSpace};
+    pub use fusebox_models::config::rope::{Pairing, Rope, Scaling};
+    pub use fusebox_models::config::{
+        Added, Block, Choices, Config, Ends, Formats, KvCache, Mixer, Network, Order, PAGE_ROWS, Pooler,
+        Positions, Ranking,
+    };
+}
 
 /// Amounts, tables and faults of files, for people.
 pub mod text {

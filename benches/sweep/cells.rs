@@ -8,7 +8,9 @@
 use std::fmt;
 
 use fusebox_models::blocks::named;
-use fusebox_models::config::{Activation, Config, Dense, Experts, Gate, Grouped, Latent, Mixer, Network};
+use fusebox_models::config::attention::{Grouped, Latent};
+use fusebox_models::config::network::{Activation, Dense, Experts, Gate};
+use fusebox_models::config::{Config, Mixer, Network};
 
 /// How many tokens are taken at once.
 const PROMPTS: [usize; 6] = [1, 2, 4, 16, 64, 512];

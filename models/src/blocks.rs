@@ -103,7 +103,8 @@ mod tests {
     use fusebox_compiler::tensor::sym::{Sym, Symbol};
 
     use super::*;
-    use crate::config::{Grouped, KvCache, Mixer};
+    use crate::config::attention::Grouped;
+    use crate::config::{KvCache, Mixer};
 
     fn configs() -> Vec<Config> {
         let published: Vec<Config> = NAMES.iter().map(|name| named(name).unwrap()).collect();

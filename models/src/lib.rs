@@ -31,4 +31,3 @@ pub mod quantize;
 pub mod sample;
 mod sidecar;
 pub mod tokenizer;
-mod windows;

@@ -20,7 +20,7 @@ use fusebox_runtime::error::{Error, Place, quoted};
 use fusebox_runtime::session::Session;
 use fusebox_runtime::session::cache::Cache;
 use fusebox_runtime::session::classes::{Class, Programs};
-use fusebox_runtime::session::engine::{Engine, Limits};
+use fusebox_runtime::session::engine::{Engine, Limits, WindowPages};
 use fusebox_runtime::session::names::{PAGE, WINDOW_PAGES};
 use fusebox_runtime::weights::{Checkpoint, Kind};
 
@@ -325,9 +325,14 @@ impl Model {
         let (page, window_page) = (of(PAGE), of(WINDOW_PAGES));
         Ok(move |n_pages| {
             let cache = KvCache { n_pages, ..settings.cache };
-            let windows = self.config.window_pages(&Settings { cache, ..*settings });
+            let windows = self.window_pages(settings, &cache);
             n_pages * page + windows.map_or(0, |windows| windows.n_pages) * window_page
         })
+    }
+
+    /// The pages of blocks with a window. Where sequences drop tokens others come into the window: then all are kept.
+    fn window_pages(&self, settings: &Settings, cache: &KvCache) -> Option<WindowPages> {
+        if settings.evicts { None } else { self.config.window_pages(cache, settings.chunk) }
     }
 
     /// The config of a session's graphs.
@@ -347,7 +352,7 @@ impl Model {
             let what = "expected an output head for logits, found none: this model returns hidden states";
             return Err(Error::input(path, Place::Whole, what));
         }
-        let windows = self.config.window_pages(settings);
+        let windows = self.window_pages(settings, &cache);
         Ok(Config { context, cache, windows, ..self.config.clone().for_context(context) })
     }
 
@@ -439,7 +444,7 @@ impl Model {
         let weights = self.weights();
         let KvCache { page_rows, n_pages, n_sequences, .. } = settings.cache;
         let (context, n_vocab, n_kinds) = (settings.context, self.config.vocab, self.config.added.n_kinds);
-        let windows = self.config.window_pages(settings);
+        let windows = self.window_pages(settings, &settings.cache);
         let limits = Limits { context, n_vocab, n_kinds, page_rows, n_pages, n_sequences, windows };
         Engine::new(device, programs, &weights, limits)
     }

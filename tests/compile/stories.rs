@@ -19,7 +19,8 @@ use fusebox_compiler::target::{CPU, Target};
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::blocks;
-use fusebox_models::config::{Config, Formats, Grouped, Latent, Mixer, Window};
+use fusebox_models::config::attention::{Grouped, Latent, Window};
+use fusebox_models::config::{Config, Formats, Mixer};
 use support::plain::with_micro_kernels;
 use tree::root;
 

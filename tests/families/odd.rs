@@ -14,9 +14,10 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_compiler::tensor::value::{Data, Value};
 use fusebox_models::blocks::part;
-use fusebox_models::config::{
-    Activation, Config, Experts, Formats, Gate, Groups, Latent, Pairing, Rope, Scaling,
-};
+use fusebox_models::config::attention::Latent;
+use fusebox_models::config::network::{Activation, Experts, Gate, Groups};
+use fusebox_models::config::rope::{Pairing, Rope, Scaling};
+use fusebox_models::config::{Config, Formats};
 use fusebox_models::layers::embed::{Entry, Scored};
 use fusebox_models::layers::step::Step;
 use fusebox_models::load::Model;

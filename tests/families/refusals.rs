@@ -4,7 +4,8 @@
 //! In: a valid small file of each kind, with one hyper-parameter or one tensor changed. Out: the sentence.
 
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_models::config::{Experts, Gate, Groups, Pairing, Rope, Scaling};
+use fusebox_models::config::network::{Experts, Gate, Groups};
+use fusebox_models::config::rope::{Pairing, Rope, Scaling};
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
 use fusebox_runtime::session::classes::{Class, Form};

@@ -3,7 +3,8 @@
 //! In: small models with random weights, one hyper-parameter changed or left out. Out: what Transformers makes of it.
 
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_models::config::{Config, Experts, Gate, Groups, Mixer};
+use fusebox_models::config::network::{Experts, Gate, Groups};
+use fusebox_models::config::{Config, Mixer};
 use fusebox_models::load::Model;
 use serde_json::{Value as Json, json};
 use support::own::path;

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_models::config::{Pairing, Scaling};
+use fusebox_models::config::rope::{Pairing, Scaling};
 use fusebox_models::load::Model;
 use fusebox_models::tokenizer::Tokenizer;
 use fusebox_runtime::weights::value::Value;

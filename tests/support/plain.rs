@@ -6,9 +6,10 @@
 use std::collections::BTreeSet;
 
 use fusebox_models::blocks;
-use fusebox_models::config::{
-    self, Block, Config, Dense, Experts, Formats, Latent, Mixer, Network, Order, QkNorm, Rope,
-};
+use fusebox_models::config::attention::{Latent, QkNorm};
+use fusebox_models::config::network::{Dense, Experts};
+use fusebox_models::config::rope::Rope;
+use fusebox_models::config::{self, Block, Config, Formats, Mixer, Network, Order};
 
 /// A model whose blocks are alike, except for windows and dense networks.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,12 +95,12 @@ impl Plain {
             Attention::Latent(own) => Mixer::Latent(Latent { turn: self.rope.clone(), ..own.clone() }),
             Attention::Grouped(own) => {
                 let window = own.window.as_ref().filter(|window| !window.full.contains(&layer));
-                Mixer::Grouped(config::Grouped {
+                Mixer::Grouped(config::attention::Grouped {
                     rotary_dim: own.rotary_dim,
                     rope: Some(self.rope.clone()),
                     qk_norm: own.qk_norm.then_some(QkNorm::Head),
-                    window: window.map(|window| config::Window::Sliding(window.size)),
-                    ..config::Grouped::new(own.n_heads, own.n_kv, own.head)
+                    window: window.map(|window| config::attention::Window::Sliding(window.size)),
+                    ..config::attention::Grouped::new(own.n_heads, own.n_kv, own.head)
                 })
             }
         }
@@ -141,7 +142,10 @@ pub fn with_micro_kernels() -> Vec<&'static str> {
 /// The window of a config read from a file, and the blocks without it.
 pub fn window_of(config: &Config) -> Option<Window> {
     let size = |block: &Block| match &block.mixer {
-        Mixer::Grouped(config::Grouped { window: Some(config::Window::Sliding(size)), .. }) => Some(*size),
+        Mixer::Grouped(config::attention::Grouped {
+            window: Some(config::attention::Window::Sliding(size)),
+            ..
+        }) => Some(*size),
         _ => None,
     };
     let sizes: Vec<Option<usize>> = config.blocks.iter().map(size).collect();

@@ -6,7 +6,8 @@
 
 use fusebox_runtime::error::{Error, Place};
 
-use crate::config::{Activation, Config, Network};
+use crate::config::network::Activation;
+use crate::config::{Config, Network};
 use crate::families::decoder;
 use crate::families::family::Family;
 use crate::hparams::Hparams;

@@ -10,10 +10,9 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_runtime::error::{Error, quoted};
 use fusebox_runtime::weights::Kind;
 
-use crate::config::{
-    Activation, Added, Block, Choices, Config, Dense, Ends, Experts, Formats, Gate, Grouped, Groups, KvCache,
-    Network,
-};
+use crate::config::attention::Grouped;
+use crate::config::network::{Activation, Dense, Experts, Gate, Groups};
+use crate::config::{Added, Block, Choices, Config, Ends, Formats, KvCache, Network};
 use crate::families::family::{Family, Windows};
 use crate::hparams::Hparams;
 use crate::naming::hparams::{

@@ -8,7 +8,9 @@ use std::collections::BTreeSet;
 use fusebox_runtime::error::Error;
 use fusebox_runtime::weights::Kind;
 
-use crate::config::{Block, Config, Grouped, Mixer, Pairing, Temperature, Window};
+use crate::config::attention::{Grouped, Temperature, Window};
+use crate::config::rope::Pairing;
+use crate::config::{Block, Config, Mixer};
 use crate::families::config_parts::{
     backbone, check_rotary_dim, experts, grouped, n_layers, networks, recurrent_layers, rotary_dim, window,
 };

@@ -7,7 +7,10 @@
 use fusebox_runtime::error::{Error, quoted};
 use fusebox_runtime::weights::Kind;
 
-use crate::config::{Block, Config, Experts, Gate, Groups, Latent, Mixer, Pairing};
+use crate::config::attention::Latent;
+use crate::config::network::{Experts, Gate, Groups};
+use crate::config::rope::Pairing;
+use crate::config::{Block, Config, Mixer};
 use crate::families::config_parts::{self, backbone, networks};
 use crate::families::decoder::pairing;
 use crate::families::family::Family;

@@ -5,7 +5,9 @@
 
 use fusebox_runtime::error::Error;
 
-use crate::config::{Activation, Config, Gate, Mixer, Order, OutputGate, QkNorm};
+use crate::config::attention::{OutputGate, QkNorm};
+use crate::config::network::{Activation, Gate};
+use crate::config::{Config, Mixer, Order};
 use crate::families::decoder;
 use crate::hparams::Hparams;
 use crate::naming::tensors::Renamed;

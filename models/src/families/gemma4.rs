@@ -9,7 +9,10 @@ use std::collections::BTreeSet;
 use fusebox_runtime::error::Error;
 use fusebox_runtime::weights::Kind;
 
-use crate::config::{Block, Config, Dense, Grouped, Mixer, Network, QkNorm, Rope, Values, Window};
+use crate::config::attention::{Grouped, QkNorm, Values, Window};
+use crate::config::network::Dense;
+use crate::config::rope::Rope;
+use crate::config::{Block, Config, Mixer, Network};
 use crate::families::config_parts::{activation, backbone, check_rotary_dim, experts, n_layers, window};
 use crate::families::decoder::pairing;
 use crate::families::family::{Family, LocalRope};

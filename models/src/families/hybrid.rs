@@ -7,9 +7,10 @@
 use fusebox_runtime::error::Error;
 use fusebox_runtime::weights::Kind;
 
-use crate::config::{
-    Beside, Block, Config, Delta, Dense, Grouped, Mixer, Network, ShortConv, SpaceNorm, StateSpace,
-};
+use crate::config::attention::Grouped;
+use crate::config::network::Dense;
+use crate::config::recurrent::{Beside, Delta, ShortConv, SpaceNorm, StateSpace};
+use crate::config::{Block, Config, Mixer, Network};
 use crate::families::config_parts::{activation, backbone, experts, n_layers};
 use crate::families::decoder::{self, mixers};
 use crate::families::family::Family;

@@ -5,10 +5,11 @@
 
 use fusebox_compiler::tensor::quant::Format;
 
-use crate::config::{
-    Activation, Block, Config, Delta, Dense, Experts, Formats, Gate, Grouped, Latent, Mixer, Network, Order,
-    OutputGate, Pairing, QkNorm, Rope, Scaling, ShortConv, StateSpace, Values, Window,
-};
+use crate::config::attention::{Grouped, Latent, OutputGate, QkNorm, Values, Window};
+use crate::config::network::{Activation, Dense, Experts, Gate};
+use crate::config::recurrent::{Delta, ShortConv, StateSpace};
+use crate::config::rope::{Pairing, Rope, Scaling};
+use crate::config::{Block, Config, Formats, Mixer, Network, Order};
 use crate::families::deepseek::GLM_VOCAB;
 use crate::layers::attention::rope::yarn_mscale;
 

@@ -7,7 +7,7 @@
 use fusebox_runtime::error::{Error, quoted};
 use fusebox_runtime::weights::Kind;
 
-use crate::config::{Pairing, Rope, Scaling};
+use crate::config::rope::{Pairing, Rope, Scaling};
 use crate::hparams::Hparams;
 use crate::layers::attention::rope::yarn_mscale;
 use crate::naming::hparams::{

@@ -5,7 +5,8 @@
 
 use fusebox_runtime::error::{Error, quoted};
 
-use crate::config::{Config, Mixer, Network, OutputGate};
+use crate::config::attention::OutputGate;
+use crate::config::{Config, Mixer, Network};
 use crate::families::config_parts::n_layers;
 use crate::families::family::Family;
 use crate::families::{decoder, deepseek};

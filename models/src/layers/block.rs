@@ -10,7 +10,8 @@ use std::f32::consts::FRAC_1_SQRT_2;
 use fusebox_compiler::graph::build::Tensor;
 use fusebox_compiler::tensor::dtype::DType;
 
-use crate::config::{Beside, Block, Mixer, Network, Order};
+use crate::config::recurrent::Beside;
+use crate::config::{Block, Mixer, Network, Order};
 use crate::layers::attention::grouped;
 use crate::layers::attention::latent::latent;
 use crate::layers::embed::{Entry, Scored, entry, head};

@@ -9,7 +9,8 @@ use fusebox_compiler::graph::build::{Dim, Tensor};
 use fusebox_compiler::tensor::dtype::DType;
 use fusebox_runtime::session::names::inputs;
 
-use crate::config::{Activation, Added, Pooler, Positions, Ranking};
+use crate::config::network::Activation;
+use crate::config::{Added, Pooler, Positions, Ranking};
 use crate::layers::low_rank::{adapted, adapted_rows};
 use crate::layers::mlp::{activate, sigmoid, soft_cap};
 use crate::layers::norm::norm;

@@ -8,7 +8,7 @@
 use fusebox_compiler::graph::build::{Dim, Tensor};
 use fusebox_compiler::tensor::dtype::DType;
 
-use crate::config::{Dense, Experts, Gate, Groups};
+use crate::config::network::{Dense, Experts, Gate, Groups};
 use crate::layers::low_rank::adapted;
 use crate::layers::mlp::{activate, gated, mlp, sigmoid, soft_cap, softplus};
 use crate::layers::norm::{bare_norm, norm};

@@ -8,7 +8,7 @@ use std::f32::consts::FRAC_1_SQRT_2;
 
 use fusebox_compiler::graph::build::Tensor;
 
-use crate::config::{Activation, Dense};
+use crate::config::network::{Activation, Dense};
 use crate::layers::norm::norm;
 use crate::layers::scope::Scope;
 

@@ -7,7 +7,10 @@
 use fusebox_runtime::weights::gguf::store::{self, Entry};
 use fusebox_runtime::weights::value::Value;
 
-use crate::config::{Activation, Block, Config, Grouped, Mixer, Network, Pairing, Rope, Scaling};
+use crate::config::attention::Grouped;
+use crate::config::network::Activation;
+use crate::config::rope::{Pairing, Rope, Scaling};
+use crate::config::{Block, Config, Mixer, Network};
 use crate::families::family::{Family, LocalRope, Pairs};
 use crate::families::{hparams, read};
 use crate::quantize::output_tensor::{Origin, OutputTensor};

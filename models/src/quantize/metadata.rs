@@ -7,10 +7,11 @@
 use fusebox_runtime::error::Error;
 use fusebox_runtime::weights::value::{List, Value};
 
-use crate::config::{
-    Beside, Block, Config, Delta, Experts, Gate, Grouped, Latent, Mixer, Network, Order, Scaling, StateSpace,
-    Window,
-};
+use crate::config::attention::{Grouped, Latent, Window};
+use crate::config::network::{Experts, Gate};
+use crate::config::recurrent::{Beside, Delta, StateSpace};
+use crate::config::rope::Scaling;
+use crate::config::{Block, Config, Mixer, Network, Order};
 use crate::families::family::Family;
 use crate::families::rope::{GGUF_MSCALE_FACTOR, gguf_attention_factor};
 use crate::hparams::Hparams;

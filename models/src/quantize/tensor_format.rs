@@ -6,7 +6,8 @@
 
 use fusebox_compiler::tensor::quant::Format;
 
-use crate::config::{Beside, Config, Mixer};
+use crate::config::recurrent::Beside;
+use crate::config::{Config, Mixer};
 use crate::quantize::types::{Mix, Type};
 
 /// The properties of a model that the choices depend on.

@@ -227,7 +227,10 @@ mod tests {
     use fusebox_compiler::reference::random::Numbers;
     use fusebox_compiler::tensor::sym::Sym;
     use fusebox_models::blocks::{model, part};
-    use fusebox_models::config::{Block, Config, Dense, Grouped, KvCache, Mixer, Network, ShortConv};
+    use fusebox_models::config::attention::Grouped;
+    use fusebox_models::config::network::Dense;
+    use fusebox_models::config::recurrent::ShortConv;
+    use fusebox_models::config::{Block, Config, KvCache, Mixer, Network};
     use fusebox_models::layers::embed::{Entry, Scored as Scores};
     use fusebox_models::layers::step::Step;
     use fusebox_runtime::device::Weights;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use fusebox_compiler::options::Numbers;
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_models::config::{Pairing, Rope};
+use fusebox_models::config::rope::{Pairing, Rope};
 use support::own::path;
 use support::plain::{Attention, Grouped, Plain};
 use support::run::{Run, relative_error};

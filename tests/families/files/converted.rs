@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use fusebox_compiler::options::Numbers;
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::chat::Chat;
-use fusebox_models::config::{self, Config, Mixer, Pairing, Rope, Scaling};
+use fusebox_models::config::rope::{Pairing, Rope, Scaling};
+use fusebox_models::config::{self, Config, Mixer};
 use fusebox_models::load::Model;
 use fusebox_models::quantize::types::Type;
 use fusebox_models::quantize::{Job, quantize};
@@ -69,7 +70,7 @@ fn turned(mixer: &Mixer) -> Mixer {
     match mixer {
         Mixer::Grouped(own) => {
             let rope = own.rope.clone().map(|rope| Rope { pairing: Pairing::Halves, ..rope });
-            Mixer::Grouped(config::Grouped { rope, ..own.clone() })
+            Mixer::Grouped(config::attention::Grouped { rope, ..own.clone() })
         }
         other => other.clone(),
     }

@@ -5,7 +5,7 @@
 
 use fusebox_compiler::options::Numbers;
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_models::config::Experts;
+use fusebox_models::config::network::Experts;
 use fusebox_runtime::weights::expand::{expand, expanded};
 use fusebox_runtime::weights::gguf::{self, store};
 use fusebox_runtime::weights::{Checkpoint, Stored};

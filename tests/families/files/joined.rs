@@ -10,7 +10,7 @@ use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::sym::Sym;
 use fusebox_models::binding::bind;
 use fusebox_models::blocks::model;
-use fusebox_models::config::Experts;
+use fusebox_models::config::network::Experts;
 use fusebox_models::load::Model;
 use fusebox_runtime::device::Weights;
 use fusebox_runtime::weights::Checkpoint;

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use fusebox_compiler::options::Numbers;
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_models::config::{Experts, Latent, Pairing, Rope};
+use fusebox_models::config::attention::Latent;
+use fusebox_models::config::network::Experts;
+use fusebox_models::config::rope::{Pairing, Rope};
 use fusebox_models::load::Model;
 use fusebox_models::naming::tensors::Names;
 use fusebox_runtime::weights::Kind;

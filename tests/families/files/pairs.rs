@@ -7,7 +7,8 @@ use std::path::Path;
 
 use fusebox_compiler::options::Numbers;
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_models::config::{Formats, Pairing, Rope};
+use fusebox_models::config::Formats;
+use fusebox_models::config::rope::{Pairing, Rope};
 use support::own::path;
 use support::plain::{Attention, Grouped, Plain};
 use support::run::Run;

@@ -11,7 +11,9 @@ use std::path::Path;
 
 use fusebox_compiler::options::Numbers;
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_models::config::{Experts, Gate, Groups, Latent, Pairing, Rope, Scaling};
+use fusebox_models::config::attention::Latent;
+use fusebox_models::config::network::{Experts, Gate, Groups};
+use fusebox_models::config::rope::{Pairing, Rope, Scaling};
 use fusebox_runtime::session::Session;
 use serde_json::{Value as Json, json};
 use support::given::fixture;

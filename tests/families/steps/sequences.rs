@@ -14,9 +14,9 @@ use fusebox_compiler::graph::Name;
 use fusebox_compiler::options::{Numbers, Options, Planted};
 use fusebox_compiler::schedule::{Place, Plan};
 use fusebox_compiler::tensor::quant::Format;
-use fusebox_models::config::{
-    self, Beside, Block, Config, Delta, Dense, KvCache, Mixer, Network, ShortConv, StateSpace,
-};
+use fusebox_models::config::network::Dense;
+use fusebox_models::config::recurrent::{Beside, Delta, ShortConv, StateSpace};
+use fusebox_models::config::{self, Block, Config, KvCache, Mixer, Network};
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
 use fusebox_runtime::device::cpu::CpuDevice;
@@ -328,7 +328,7 @@ pub(crate) fn recurrent(name: &str) -> Model {
     let (kernel, is_joint) = (4, false);
     let delta = Delta { n_key: 2, n_value: 4, key: 8, value: 8, kernel, is_tiled: false, is_joint };
     let space = StateSpace::new(4, 8, 2, 8, kernel);
-    let heads = config::Grouped::new(4, 2, 16);
+    let heads = config::attention::Grouped::new(4, 2, 16);
     let both = Beside { heads: heads.clone(), space: space.clone(), inputs: [1.0, 0.5] };
     let mixers = [
         Mixer::ShortConv(ShortConv { kernel: 3 }),

@@ -4,7 +4,9 @@
 //! (`names.rs`).
 //! Where a folder and GGUF store a tensor in different ways, the row says how (`naming/tensors.rs`).
 
-use crate::config::{Activation, Gate, Order, OutputGate, QkNorm};
+use crate::config::Order;
+use crate::config::attention::{OutputGate, QkNorm};
+use crate::config::network::{Activation, Gate};
 use crate::families::family::{Family, LLAMA, LocalRope, Nope, Pairs, Windows};
 use crate::families::{apertus, deepseek, encoder, gemma4, hybrid, scaled};
 use crate::naming::tensors::in_folder;

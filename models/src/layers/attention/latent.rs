@@ -8,7 +8,7 @@
 
 use fusebox_compiler::graph::build::{Dim, Tensor};
 
-use crate::config::Latent;
+use crate::config::attention::Latent;
 use crate::layers::attention::kv_cache::append;
 use crate::layers::attention::rope::{mscale, rotate};
 use crate::layers::attention::{Scoring, attend, note_attention};

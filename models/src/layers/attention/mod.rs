@@ -8,7 +8,7 @@
 use fusebox_compiler::graph::build::{Dim, Tensor};
 use fusebox_compiler::tensor::dtype::DType;
 
-use crate::config::{Grouped, OutputGate, QkNorm, Temperature, Values, Window};
+use crate::config::attention::{Grouped, OutputGate, QkNorm, Temperature, Values, Window};
 use crate::layers::attention::kv_cache::append;
 use crate::layers::attention::rope::rotate;
 use crate::layers::mlp::{sigmoid, soft_cap, softplus};
@@ -272,7 +272,7 @@ mod tests {
 
     use super::*;
     use crate::blocks::named;
-    use crate::config::{Pairing, Rope, Scaling};
+    use crate::config::rope::{Pairing, Rope, Scaling};
     use crate::layers::step::Step;
 
     /// Tokens, first position, head dimension, rotary dimension.

@@ -13,7 +13,7 @@ use std::f64::consts::TAU;
 use fusebox_compiler::graph::build::{Dim, Tensor};
 use fusebox_compiler::tensor::dtype::DType;
 
-use crate::config::{Pairing, Rope, Scaling};
+use crate::config::rope::{Pairing, Rope, Scaling};
 use crate::layers::scope::{Scope, static_size};
 
 /// `x` with every pair `(a, b)` along `axis` rotated: `(a cos φ - b sin φ, b cos φ + a sin φ)`.

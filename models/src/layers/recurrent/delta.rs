@@ -9,7 +9,7 @@
 use fusebox_compiler::graph::build::{Dim, Tensor};
 use fusebox_compiler::tensor::dtype::DType;
 
-use crate::config::Delta;
+use crate::config::recurrent::Delta;
 use crate::layers::mlp::{sigmoid, silu, softplus};
 use crate::layers::norm::rms_norm;
 use crate::layers::recurrent::{Carried, Decay, convolved, over_time};

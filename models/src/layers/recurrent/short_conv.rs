@@ -5,7 +5,7 @@
 
 use fusebox_compiler::graph::build::Tensor;
 
-use crate::config::ShortConv;
+use crate::config::recurrent::ShortConv;
 use crate::layers::recurrent::{convolved, over_time};
 use crate::layers::scope::Scope;
 

@@ -7,7 +7,7 @@
 
 use fusebox_compiler::graph::build::{Dim, Tensor};
 
-use crate::config::{SpaceNorm, StateSpace};
+use crate::config::recurrent::{SpaceNorm, StateSpace};
 use crate::layers::mlp::{silu, softplus};
 use crate::layers::norm::rms_norm;
 use crate::layers::recurrent::{Carried, Decay, convolved, over_time};

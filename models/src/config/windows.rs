@@ -1,6 +1,6 @@
 //! The pages of blocks with a window: how many there are, and which blocks have them.
 //!
-//! In: a config, and what a session is for. Out: for blocks of which no token sees more than the last tokens, a KV cache
+//! In: a config, and the KV cache of a session. Out: for blocks of which no token sees more than the last tokens, a KV cache
 //! of these.
 //!
 //! ```text
@@ -14,8 +14,8 @@
 
 use fusebox_runtime::session::engine::WindowPages;
 
-use crate::config::{Config, Window};
-use crate::load::Settings;
+use crate::config::attention::Window;
+use crate::config::{Config, KvCache};
 
 /// Pages of a sequence beside those of its window and of a chunk: the ones where both begin and end, and one before.
 const SPARE: usize = 3;
@@ -49,15 +49,14 @@ impl Config {
         reaches.collect::<Option<Vec<usize>>>()?.into_iter().max()
     }
 
-    /// The pages of blocks with a window, for sessions with these settings. A state that goes from token to token cannot
-    /// go back, and a sequence that drops tokens brings others into the window: then there are none.
-    pub(crate) fn window_pages(&self, settings: &Settings) -> Option<WindowPages> {
-        if settings.evicts || self.is_recurrent() {
+    /// The pages of blocks with a window, of a session that prefills in steps of at most `chunk` tokens; none where a
+    /// state goes from token to token, as sequences cannot go back there.
+    pub(crate) fn window_pages(&self, cache: &KvCache, chunk: usize) -> Option<WindowPages> {
+        if self.is_recurrent() {
             return None;
         }
         let reach = (0..self.n_layers()).filter_map(|layer| self.reach(layer)).max()?;
-        let cache = &settings.cache;
-        let of_sequence = cache.pages_of(reach + settings.chunk) + SPARE;
+        let of_sequence = cache.pages_of(reach + chunk) + SPARE;
         let wanted = cache.n_sequences * of_sequence + cache.n_pages / KEPT_SHARE;
         Some(WindowPages { reach, n_pages: wanted.min(cache.n_pages) })
     }
@@ -65,11 +64,10 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
-    use fusebox_compiler::tensor::quant::Format;
-
     use super::*;
-    use crate::config::{Block, Dense, Grouped, Mixer, Network};
-    use crate::layers::embed::Scored;
+    use crate::config::attention::Grouped;
+    use crate::config::network::Dense;
+    use crate::config::{Block, Mixer, Network};
 
     /// Blocks with these windows; a block may read the KV cache of another.
     fn config(blocks: &[(Option<Window>, Option<usize>)]) -> Config {
@@ -84,18 +82,19 @@ mod tests {
     #[test]
     fn what_no_window_reaches_has_no_page() {
         // As Gemma 3 4B: every sixth block of 34 sees all.
-        let blocks: Vec<_> = (1..=34).map(|n| ((n % 6 != 0).then_some(Window::Sliding(1024)), None)).collect();
+        let blocks: Vec<_> =
+            (1..=34).map(|n| ((n % 6 != 0).then_some(Window::Sliding(1024)), None)).collect();
         let n_windowed = blocks.iter().filter(|(window, _)| window.is_some()).count();
-        let settings = Settings::of_one(1 << 15, 512, Format::F16, Scored::Last);
-        let windows = config(&blocks).window_pages(&settings).unwrap();
+        let windows = config(&blocks).window_pages(&KvCache::of_one(1 << 15), 512).unwrap();
         assert_eq!(windows, WindowPages { reach: 1024, n_pages: 24 + 3 + 64 });
-        let share =
-            |n_windowed: usize| ((34 - n_windowed) * 512 + n_windowed * windows.n_pages) as f64 / (34.0 * 512.0);
+        let share = |n_windowed: usize| {
+            ((34 - n_windowed) * 512 + n_windowed * windows.n_pages) as f64 / (34.0 * 512.0)
+        };
         assert!((share(n_windowed) - 0.299).abs() < 1e-3, "{}", share(n_windowed));
-        // Never more than there are, and none where tokens are dropped from the middle.
-        let short = Settings::of_one(512, 512, Format::F16, Scored::Last);
-        assert_eq!(config(&blocks).window_pages(&short).map(|windows| windows.n_pages), Some(8));
-        assert_eq!(config(&blocks).window_pages(&Settings { evicts: true, ..settings }), None);
+        // Never more than there are.
+        let short = config(&blocks).window_pages(&KvCache::of_one(512), 512);
+        assert_eq!(short.map(|windows| windows.n_pages), Some(8));
+        assert_eq!(config(&[(None, None)]).window_pages(&KvCache::of_one(512), 512), None);
     }
 
     #[test]
