@@ -2,7 +2,7 @@
 //!
 //! In: a block. Out: the same kinds and choices over few and narrow heads, experts and states.
 
-use crate::config::attention::{Grouped, Latent};
+use crate::config::attention::{Grouped, Latent, Window};
 use crate::config::network::{Dense, Experts, Groups};
 use crate::config::recurrent::{Beside, Delta, SpaceNorm, StateSpace};
 use crate::config::{Block, Mixer, Network};
