@@ -86,13 +86,13 @@ impl Engine {
         Ok((n_taken + copied).saturating_sub(n_sole))
     }
 
-    /// How many window pages the next token sees of a sequence that has so many.
+    /// How many window pages the next token of a sequence of `n_tokens` sees.
     pub(in crate::session) fn n_covered(&self, n_tokens: usize) -> usize {
         let rows = self.limits.page_rows;
         self.windows.as_ref().map_or(0, |windows| covered(windows, &(n_tokens..n_tokens), rows).len())
     }
 
-    /// Refuses what takes more pages, and window pages, than are free, with those that become free.
+    /// Refuses what takes more pages or window pages than are free, or become free.
     pub(super) fn check_free(
         &self,
         [n_pages, n_window_pages]: [usize; 2],
@@ -108,7 +108,7 @@ impl Engine {
         }
     }
 
-    /// Whether what the token behind the first `n_tokens` of some pages sees still has its window pages.
+    /// Whether all that the next token of a sequence of `n_tokens` on these pages sees has its window pages still.
     pub(super) fn are_seen(&self, pages: &[PageId], n_tokens: usize) -> bool {
         let Some(windows) = &self.windows else { return true };
         let mut seen = covered(windows, &(n_tokens..n_tokens), self.limits.page_rows);
