@@ -1,7 +1,7 @@
 //! The pages of blocks with a window: how many there are, and which blocks have them.
 //!
-//! In: a config, and the KV cache of a session. Out: for blocks of which no token sees more than the last tokens, a KV cache
-//! of these.
+//! In: a config, and the KV cache of a session. Out: for blocks of which no token sees more than the last tokens, a KV
+//! cache of these.
 //!
 //! ```text
 //!  pages of a sequence, 64 tokens each          window of 1024 tokens, chunk of 512

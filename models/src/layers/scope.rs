@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | position | what RoPE sees | `positions` `[t]` |
 //! | slot | what the causal mask sees: how many tokens of its sequence are kept before it | `slot` |
-//! | place | where its rows lie in the KV cache | `page` `[t]`, `row` `[t]`; `window_page` `[t]` in blocks with a window |
+//! | place | where its rows lie in the KV cache | `page` and `row`, `[t]`; `window_page` in blocks with a window |
 //! | sequence | where its sequence's recurrent states lie | `sequence` |
 //!
 //! What a sequence adds of adapters that it chooses from is an input as well.

@@ -26,9 +26,8 @@ use crate::session::evict::{Eviction, Needed};
 use crate::session::kin::Kin;
 use crate::session::loaded::{Loaded, Outputs, Rows};
 use crate::session::names::{is_carried, refused};
+use crate::session::pool::windows::Windows;
 use crate::session::pool::{PageId, Pool, Prefix};
-pub use crate::session::windows::WindowPages;
-use crate::session::windows::Windows;
 
 mod compacting;
 mod covering;
@@ -68,6 +67,15 @@ pub struct Limits {
     pub n_sequences: usize,
     /// Pages of blocks with a window, where these have pages of their own.
     pub windows: Option<WindowPages>,
+}
+
+/// The KV cache of blocks with a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowPages {
+    /// The most tokens that a token sees there, itself among them.
+    pub reach: usize,
+    /// Pages of all sequences together.
+    pub n_pages: usize,
 }
 
 /// What a sequence is extended by.
@@ -250,7 +258,7 @@ impl Engine {
             programs,
             loaded,
             pool: Pool::new(limits.page_rows, limits.n_pages),
-            windows: limits.windows.map(|windows| Windows::new(windows, limits.n_pages)),
+            windows: limits.windows.map(|own| Windows::new(limits.n_pages, own.n_pages, own.reach)),
             carried,
             free_states: (0..n_states).rev().collect(),
             limits,

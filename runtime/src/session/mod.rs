@@ -26,7 +26,6 @@ pub mod names;
 mod pool;
 mod saved;
 mod saved_pages;
-mod windows;
 
 use classes::Form;
 use engine::{Engine, Feed, Piece, SequenceId};

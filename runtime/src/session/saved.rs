@@ -32,7 +32,7 @@ use crate::files::{self, Unfinished};
 use crate::session::engine::{Engine, Limits, SequenceId};
 use crate::session::names::{ROWS, WINDOW_PAGES, block_of, is_carried, refused};
 use crate::session::pool::PageId;
-use crate::session::windows::Windows;
+use crate::session::pool::windows::Windows;
 
 /// How every file begins.
 const MAGIC: &[u8; 4] = b"FBKV";

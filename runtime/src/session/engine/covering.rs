@@ -11,7 +11,7 @@ use fusebox_compiler::foundation::entity::Id;
 use crate::error::Error;
 use crate::session::engine::{Engine, Sequence, SequenceId};
 use crate::session::pool::PageId;
-use crate::session::windows::Windows;
+use crate::session::pool::windows::Windows;
 
 /// The pages that tokens of these slots see, or are written to.
 fn covered(windows: &Windows, slots: &Range<usize>, page_rows: usize) -> Range<usize> {
@@ -20,8 +20,8 @@ fn covered(windows: &Windows, slots: &Range<usize>, page_rows: usize) -> Range<u
 }
 
 impl Sequence {
-    /// The window page of the page with this number. One that was left behind is read by nobody: in its place stands one
-    /// that the sequence has.
+    /// The window page of the page with this number. One that was left behind is read by nobody: in its place stands
+    /// one that the sequence has.
     pub(super) fn window_page(&self, windows: &Windows, number: usize) -> i32 {
         let own = windows.of(self.pages[number]);
         let own = own.or_else(|| windows.of(*self.pages.get(self.covered.start)?));

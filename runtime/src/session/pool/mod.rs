@@ -23,6 +23,8 @@ use fusebox_compiler::foundation::entity::Id;
 
 use crate::session::kin::Kin;
 
+pub(super) mod windows;
+
 define_id!(
     /// A page of the KV cache.
     PageId,

@@ -7,8 +7,8 @@
 //!  pages of a sequence       12   7   9   3   8   5
 //!  their window pages         -   -   4   1   0   2
 //!                                     │   └───┴───┴─ covered by the window: they stay
-//!                                     └───────────── left behind: it stays until another page needs the memory, so that
-//!                                                    the sequence may go back, and others may begin alike
+//!                                     └───────────── left behind: it stays until another page needs the memory,
+//!                                                    so the sequence may go back, and others may begin alike
 //! ```
 //!
 //! Nothing here allocates after [`Windows::new`].
@@ -24,17 +24,9 @@ define_id!(
     "window page"
 );
 
-/// The KV cache of blocks with a window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WindowPages {
-    /// The most tokens that a token sees there, itself among them.
-    pub reach: usize,
-    /// Pages of all sequences together.
-    pub n_pages: usize,
-}
-
 /// Which pages have window pages.
-pub(super) struct Windows {
+pub(in crate::session) struct Windows {
+    /// The most tokens that a token sees, itself among them.
     reach: usize,
     /// For each page of the pool.
     pages: Vec<Page>,
@@ -62,12 +54,12 @@ struct Owner {
 }
 
 impl Windows {
-    /// Window pages for a pool of `n_pages`; nothing belongs to any of them.
-    pub(super) fn new(limits: WindowPages, n_pages: usize) -> Self {
+    /// `n_window_pages` for a pool of `n_pages`, for windows of `reach` tokens.
+    pub(in crate::session) fn new(n_pages: usize, n_window_pages: usize, reach: usize) -> Self {
         Self {
-            reach: limits.reach,
+            reach,
             pages: vec![Page::default(); n_pages],
-            owners: vec![Owner::default(); limits.n_pages],
+            owners: vec![Owner::default(); n_window_pages],
             n_covered: 0,
             clock: 0,
         }
@@ -75,27 +67,27 @@ impl Windows {
 
     /// The first page that a sequence keeps whose next token has this slot. One more than the window covers is kept, so
     /// that a guess can be taken back.
-    pub(super) fn first_covered(&self, slot: usize, page_rows: usize) -> usize {
+    pub(in crate::session) fn first_covered(&self, slot: usize, page_rows: usize) -> usize {
         ((slot + 1).saturating_sub(self.reach) / page_rows).saturating_sub(1)
     }
 
     /// How many window pages can be given to pages that have none.
-    pub(super) fn n_free(&self) -> usize {
+    pub(in crate::session) fn n_free(&self) -> usize {
         self.owners.len() - self.n_covered
     }
 
     /// The window page of a page.
-    pub(super) fn of(&self, page: PageId) -> Option<WindowPageId> {
+    pub(in crate::session) fn of(&self, page: PageId) -> Option<WindowPageId> {
         self.pages[page.index()].window_page
     }
 
     /// How many sequences have a page in their windows.
-    pub(super) fn n_covering(&self, page: PageId) -> u32 {
+    pub(in crate::session) fn n_covering(&self, page: PageId) -> u32 {
         self.pages[page.index()].n_covering
     }
 
     /// Keeps the window page of a page for one more sequence; gives it one if it has none.
-    pub(super) fn cover(&mut self, page: PageId) {
+    pub(in crate::session) fn cover(&mut self, page: PageId) {
         self.attach(page).expect("the window pages were counted");
         let Page { n_covering, .. } = &mut self.pages[page.index()];
         self.n_covered += usize::from(*n_covering == 0);
@@ -103,7 +95,7 @@ impl Windows {
     }
 
     /// The window of a sequence has left a page behind.
-    pub(super) fn leave(&mut self, page: PageId) {
+    pub(in crate::session) fn leave(&mut self, page: PageId) {
         let Page { n_covering, window_page } = &mut self.pages[page.index()];
         *n_covering -= 1;
         if *n_covering == 0 {
@@ -115,13 +107,13 @@ impl Windows {
     }
 
     /// Whether a window page holds nothing.
-    pub(super) fn has_empty(&self) -> bool {
+    pub(in crate::session) fn has_empty(&self) -> bool {
         self.owners.iter().any(|owner| owner.page.is_none())
     }
 
     /// The window page of a page, which is given one if it has none: one that holds nothing, or that of the page that
     /// was left behind first. Nothing where all are covered.
-    pub(super) fn attach(&mut self, page: PageId) -> Option<WindowPageId> {
+    pub(in crate::session) fn attach(&mut self, page: PageId) -> Option<WindowPageId> {
         if let Some(own) = self.of(page) {
             return Some(own);
         }
@@ -136,7 +128,7 @@ impl Windows {
     }
 
     /// Takes the window page of a page that gets another content.
-    pub(super) fn detach(&mut self, page: PageId) {
+    pub(in crate::session) fn detach(&mut self, page: PageId) {
         if let Some(old) = self.pages[page.index()].window_page.take() {
             self.owners[old.index()].page = None;
         }
@@ -153,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_window_covers_the_rows_that_the_next_token_sees_and_a_page_before_them() {
-        let windows = Windows::new(WindowPages { reach: 10, n_pages: 4 }, 8);
+        let windows = Windows::new(8, 4, 10);
         // The token of slot 25 sees slots 16 to 25.
         assert_eq!([0, 9, 24, 25, 28, 29].map(|slot| windows.first_covered(slot, 4)), [0, 0, 2, 3, 3, 4]);
     }
@@ -163,7 +155,7 @@ mod tests {
     fn what_is_covered_keeps_its_window_page_and_no_other_page_has_it() {
         const N_PAGES: usize = 12;
         let mut random = Random::new(3);
-        let mut windows = Windows::new(WindowPages { reach: 1, n_pages: 5 }, N_PAGES);
+        let mut windows = Windows::new(N_PAGES, 5, 1);
         let mut covered: Vec<(PageId, WindowPageId)> = Vec::new();
         for _ in 0..20_000 {
             let page = PageId::from_index(random.below(N_PAGES));
@@ -198,7 +190,7 @@ mod tests {
 
     #[test]
     fn of_what_was_left_behind_the_first_goes_first() {
-        let mut windows = Windows::new(WindowPages { reach: 1, n_pages: 3 }, 5);
+        let mut windows = Windows::new(5, 3, 1);
         let page = PageId::from_index;
         for index in 0..3 {
             windows.cover(page(index));
