@@ -33,7 +33,8 @@
 //! `avx512*` is avx512 and avx512-bf16; files other than `generic` are in the folder of the level.
 //! [`activation_layout`] chooses the row of the table, and [`Table`] has the entries of a level.
 //! `layout/` says how weights and activations lie in memory, `view.rs` turns addresses into slices, so that the kernels
-//! are safe code; `prefetch.rs` prefetches, `routed.rs` groups activations by expert.
+//! are safe code; `prefetch.rs` prefetches, `routed.rs` groups activations by expert. Tests hold the bytes of every
+//! layout of activations against `layout/activations.rs`, and products against those of the same rounded numbers.
 //!
 //! A level is chosen once; a product then takes three steps:
 //!

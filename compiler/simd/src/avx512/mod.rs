@@ -299,7 +299,7 @@ mod tests {
     use crate::dispatch::quantise_activations;
     use crate::layout::sizes::activation_bytes;
     use crate::level::Level;
-    use crate::tests::decoded;
+    use crate::tests::{Factors, TOLERANCE, decoded};
 
     #[test]
     fn a_group_of_no_unit_is_multiplied_without_tiles() {
@@ -346,11 +346,10 @@ mod tests {
             let sums = unsafe { for_format!(job, [Q8_0 Q4_1], gemm_amx_int8::without_tiles::<S, B>(&job)) };
             let decoded = decoded((storage, GROUP), &w, n_rows * k);
             for (r, c) in (0..n_rows).flat_map(|r| (0..8).map(move |c| (r, c))) {
-                let actual = sums[r % 16][r / 16 * 8 + c];
-                let terms = decoded[r * k..][..k].iter().zip(&x[c * k..][..k]);
-                let exact: f32 = terms.clone().map(|(w, x)| w * x).sum();
-                let size: f32 = terms.map(|(w, x)| (w * x).abs()).sum();
-                assert!((actual - exact).abs() <= 5e-3 * size, "{storage:?} {r} {c} {actual} {exact}");
+                let actual = f64::from(sums[r % 16][r / 16 * 8 + c]);
+                let w = Factors::of_row(Some(layout), storage, &job.w.row(r), &decoded[r * k..][..k]);
+                let (exact, size) = w.product(&Factors::of_column(Some(layout), 8, &x[c * k..][..k]));
+                assert!((actual - exact).abs() <= TOLERANCE * size, "{storage:?} {r} {c} {actual} {exact}");
             }
         }
     }

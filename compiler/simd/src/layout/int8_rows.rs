@@ -272,11 +272,11 @@ pub(crate) fn held(group: usize, largest: u32, others: u32) -> u32 {
     if is_own { (0.5 * f32::from_bits(largest)).to_bits().max(others) } else { largest }
 }
 
-/// The scale of a group with this range, and its inverse.
+/// The scale of a group with this range, and its inverse: zero where it would be infinite.
 #[inline(always)]
 pub(crate) fn scale_of(most: f32) -> (f32, f32) {
     let scale = most / 127.0;
-    (scale, if scale > 0.0 { 1.0 / scale } else { 0.0 })
+    (scale, if scale >= f32::MIN_POSITIVE { 1.0 / scale } else { 0.0 })
 }
 
 #[inline(always)]

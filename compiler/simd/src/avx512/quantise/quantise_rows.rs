@@ -28,14 +28,14 @@ pub(crate) fn quantise(job: &mut QuantiseView<'_>) {
         let n = job.group / 32;
         let n_done = four_groups_at_a_time(&mut row, x, n);
         for (idx, x) in x.chunks(n).enumerate().skip(n_done) {
-            let (mut most, mut large) = (0, 0);
+            let mut most = 0;
             for x in x {
-                let (size, others);
-                (large, size, others) = largest(x);
+                let (_, size, others) = largest(x);
                 most = held(job.group, size, others).max(most);
             }
             let (scale, by) = scale_of(f32::from_bits(most));
             for (i, x) in x.iter().enumerate() {
+                let (large, ..) = largest(x);
                 row.put(idx * n + i, rounded(x, by), scale, large);
             }
         }
