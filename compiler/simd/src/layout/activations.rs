@@ -77,7 +77,7 @@ pub(crate) fn parts(x: f32) -> [f32; 2] {
     [first(x), first(x - first(x))]
 }
 
-/// The numbers of a column in a layout of integers, of so many columns.
+/// The numbers of one of `n_cols` columns in a layout of integers.
 pub(crate) fn rounded(layout: ActivationLayout, n_cols: usize, x: &[f32]) -> Vec<Number> {
     match layout {
         ActivationLayout::Int8Rows { group } | ActivationLayout::Int8Amx { group } => {
@@ -103,7 +103,7 @@ fn of_group(group: usize, x: &[f32]) -> Vec<Number> {
     x.iter().map(|x| Number::new(*x, by, 1.0, scale)).collect()
 }
 
-/// 32 numbers: runs of four have the one scale and the other by turns.
+/// 32 numbers: runs of four have two scales, alternating.
 fn of_two_fours(x: &[f32]) -> Vec<Number> {
     let scales = [0, 1].map(|lane| largest(x.chunks(4).skip(lane).step_by(2).flatten()) * (1.0_f32 / 127.0));
     let number = |(i, x): (usize, &f32)| {
@@ -113,7 +113,7 @@ fn of_two_fours(x: &[f32]) -> Vec<Number> {
     x.iter().enumerate().map(number).collect()
 }
 
-/// Up to eight groups that share a unit: in each of them runs of eight have the one scale and the other by turns.
+/// Up to eight groups that share a unit: in each of them runs of eight have two scales, alternating.
 fn of_eight_groups(x: &[f32]) -> Vec<Number> {
     let most = largest(x);
     let (unit, by) = if most < 1e-34 { (0.0, 0.0) } else { (most / (127.0 * 63.0), 63.0 / most) };
