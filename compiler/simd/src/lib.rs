@@ -23,7 +23,7 @@
 //! BF16       avx512-bf16          5..  Bf16Tiles, 1     gemm_bf16              gemm_bf16               pack_bf16
 //!            amx                 16..  Bf16Tiles, 1     gemm_bf16_amx          gemm_amx_bf16           pack_bf16
 //! F16        amx                 16..  Bf16Tiles, 2     gemm_bf16_amx          gemm_amx_bf16           pack_bf16
-//! F16, BF16  other x86           16..  Int14            gemm_int14             gemm_int14              gemm_int14
+//! F16, BF16  other x86           16..  Int14            gemm_int14             gemm_int14              generic/int14
 //! plain      avx512*, amx    8../64..  single           gemm_f32_packed        gemm_f32                gemm_f32
 //!   short    avx512*, amx         ..7  single           gemm_f32_packed        gemm_short              -
 //!            all                 rest  single           gemm_f32               generic                 -
