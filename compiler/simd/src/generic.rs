@@ -1,10 +1,13 @@
 //! Kernels that all levels share, generic over the level's vector type.
 //!
 //! In: a level's vectors `V` of `N` numbers, and its functions. Out: `gemm_f32`, `weighted_sum` and `encode` of its
-//! table, and for levels without integer kernels of their own `gemm_int8_rows` and `quantise_int8_rows`. These are
-//! macros and not functions with a trait, so that each function carries the `target_feature` of its level and
-//! intrinsics are safe to call. Several rows at a time hide the latency of additions; tiles of rows by columns use each
-//! loaded vector more than once.
+//! table, and for levels without integer kernels of their own `gemm_int8_rows` and `quantise_int8_rows`;
+//! `generic/int14.rs` has products of 14-bit integers. These are macros and not functions with a trait, so that each
+//! function carries the `target_feature` of its level and intrinsics are safe to call. Several rows at a time hide the
+//! latency of additions; tiles of rows by columns use each loaded vector more than once.
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod int14;
 
 /// `zero`, `splat`, `load` (of bytes), `padded` (bytes of a vector, of up to as many), `wide_f16`, `wide_bf16`,
 /// `wide_i8`, `fma(a, b, c)`, `add`, `horizontal_sum`, `sum_each_of_4` (of four) and `lanes` of vectors `V`; and
@@ -541,6 +544,20 @@ macro_rules! row_forms {
     };
 }
 
+/// The entries of a level's table: functions that turn the address of an argument struct into a view and do something
+/// with it, unless nothing is to be done. The first piece is the attribute of the level.
+#[cfg(target_arch = "x86_64")]
+macro_rules! entries {
+    ($attr:tt $($name:ident: $view:ident($args:ty $(, $layout:ident)?) |$job:pat_param| $done:expr;)+) => {$(
+        # $attr
+        unsafe extern "C-unwind" fn $name(job: *const $args) {
+            // SAFETY: the caller passes a valid argument struct.
+            let Some($job) = (unsafe { view::$view(job $(, view::Layout::$layout)?) }) else { return };
+            $done
+        }
+    )+};
+}
+
 /// Up to `L` bytes, padded with zeros.
 #[inline(always)]
 pub(super) fn padded<const L: usize>(bytes: &[u8]) -> [u8; L] {
@@ -549,4 +566,6 @@ pub(super) fn padded<const L: usize>(bytes: &[u8]) -> [u8; L] {
     out
 }
 
+#[cfg(target_arch = "x86_64")]
+pub(super) use entries;
 pub(super) use {row_forms, single_forms};

@@ -23,7 +23,7 @@
 //! BF16       avx512-bf16          5..  Bf16Tiles, 1     gemm_bf16              gemm_bf16               pack_bf16
 //!            amx                 16..  Bf16Tiles, 1     gemm_bf16_amx          gemm_amx_bf16           pack_bf16
 //! F16        amx                 16..  Bf16Tiles, 2     gemm_bf16_amx          gemm_amx_bf16           pack_bf16
-//! F16, BF16  other x86           16..  Int14            gemm_int14             gemm_int14              gemm_int14
+//! F16, BF16  other x86           16..  Int14            gemm_int14             gemm_int14              generic/int14
 //! plain      avx512*, amx    8../64..  single           gemm_f32_packed        gemm_f32                gemm_f32
 //!   short    avx512*, amx         ..7  single           gemm_f32_packed        gemm_short              -
 //!            all                 rest  single           gemm_f32               generic                 -
@@ -33,7 +33,8 @@
 //! `avx512*` is avx512 and avx512-bf16; files other than `generic` are in the folder of the level.
 //! [`activation_layout`] chooses the row of the table, and [`Table`] has the entries of a level.
 //! `layout/` says how weights and activations lie in memory, `view.rs` turns addresses into slices, so that the kernels
-//! are safe code; `prefetch.rs` prefetches, `routed.rs` groups activations by expert.
+//! are safe code; `prefetch.rs` prefetches, `routed.rs` groups activations by expert. Tests hold the bytes of every
+//! layout of activations against `layout/activations.rs`, and products against those of the same rounded numbers.
 //!
 //! A level is chosen once; a product then takes three steps:
 //!

@@ -1,4 +1,5 @@
-//! Every function of every level of this processor, at odd sizes, against double precision.
+//! Every function of every level of this processor, at odd sizes: quantised activations against the bytes of
+//! `layout/activations.rs`, products against double precision, with the same rounded numbers on both sides.
 
 use std::iter::repeat_n;
 
@@ -7,7 +8,8 @@ use half::{bf16, f16};
 
 use super::abi::*;
 use super::dispatch::int8_rows_layout;
-use super::layout::block_formats::SUPER_BLOCK;
+use super::layout::activations::{Number, Writer, bytes, of_words, parts, rounded};
+use super::layout::block_formats::{BlockRow, DequantisedBlock};
 use super::layout::int8_rows::Int8Row;
 use super::*;
 
@@ -92,8 +94,83 @@ pub(crate) fn decoded((storage, group): Format, bytes: &[u8], n: usize) -> Vec<f
     }
 }
 
-/// The most that a product of sums of two bfloat16 numbers is off: each is rounded once, and a product is left out.
-const TWO_HALVES: f64 = 3.1e-5;
+/// What a product may be off, of the sum of its magnitudes: the rounding of sums in single precision.
+pub(crate) const TOLERANCE: f64 = 12.0 * f32::EPSILON as f64;
+
+/// The numbers of a row or a column that are multiplied, in one or two parts.
+pub(crate) struct Factors(Vec<Vec<f64>>);
+
+impl Factors {
+    /// Sums of two bfloat16 numbers, or the first of them.
+    fn of_bf16(numbers: &[f32], n_parts: usize) -> Self {
+        Self((0..n_parts).map(|part| numbers.iter().map(|x| parts(*x)[part].into()).collect()).collect())
+    }
+
+    /// What a column is rounded to.
+    pub(crate) fn of_column(rounding: Option<ActivationLayout>, n_cols: usize, x: &[f32]) -> Self {
+        match rounding {
+            None => Self(vec![x.iter().map(|x| f64::from(*x)).collect()]),
+            Some(ActivationLayout::Bf16Tiles { n_parts }) => Self::of_bf16(x, n_parts as usize),
+            Some(layout) => {
+                Self(vec![rounded(layout, n_cols, x).iter().map(|number| number.value()).collect()])
+            }
+        }
+    }
+
+    /// What a row is rounded to for such columns; `decoded` is what it stands for.
+    pub(crate) fn of_row(
+        rounding: Option<ActivationLayout>,
+        storage: Storage,
+        row: &BlockRow<'_>,
+        decoded: &[f32],
+    ) -> Self {
+        match rounding {
+            Some(ActivationLayout::Bf16Tiles { n_parts }) if storage.block().0 == 1 => {
+                Self::of_bf16(decoded, n_parts as usize)
+            }
+            Some(ActivationLayout::Bf16Tiles { .. }) => {
+                let blocks = (0..decoded.len() / 32).map(|idx| row.unpack(storage, idx));
+                Self::of_bf16(&blocks.flat_map(|block| widened(storage, block)).collect::<Vec<_>>(), 1)
+            }
+            Some(ActivationLayout::Int14) => {
+                Self(vec![decoded.chunks(32).flat_map(of_words).map(Number::value).collect()])
+            }
+            _ => Self(vec![decoded.iter().map(|w| f64::from(*w)).collect()]),
+        }
+    }
+
+    /// The product with a column, and the sum of magnitudes: of each 32 weights the largest counts, since an offset or
+    /// a zero point is multiplied apart. Products of two second parts are left out.
+    pub(crate) fn product(&self, x: &Self) -> (f64, f64) {
+        let [w, x] = [&self.0, &x.0];
+        let dot = |w: &[f64], x: &[f64]| w.iter().zip(x).map(|(w, x)| w * x).sum::<f64>();
+        let mut exact = dot(&w[0], &x[0]);
+        if let ([first_w, second_w], [first_x, second_x]) = (&w[..], &x[..]) {
+            exact += dot(first_w, second_x) + dot(second_w, first_x);
+        }
+        let largest = |w: &[f64]| w.iter().fold(0.0, |most: f64, w| most.max(w.abs()));
+        let groups = w[0].chunks(32).zip(x[0].chunks(32));
+        (exact, groups.map(|(w, x)| largest(w) * x.iter().map(|x| x.abs()).sum::<f64>()).sum())
+    }
+}
+
+/// A block in single precision as it is computed for tiles of bfloat16 numbers, where it is not exact.
+fn widened(storage: Storage, DequantisedBlock { q, a, b }: DequantisedBlock) -> [f32; 32] {
+    let zero = if storage.has_offsets() { 0.0 } else { 128.0 };
+    std::array::from_fn(|i| {
+        let (a, b) = (a[i / 16], b[i / 16]);
+        (256.0 + zero + f32::from(q[i])).mul_add(a, b - (256.0 + zero) * a)
+    })
+}
+
+/// Who writes the rows of a level.
+fn writer(level: Level) -> Writer {
+    match level {
+        Level::Amx | Level::Avx512Bf16 | Level::Avx512 => Writer::Avx512,
+        Level::Avx2 => Writer::Avx2,
+        Level::Neon | Level::Portable => Writer::Portable,
+    }
+}
 
 /// All formats that products have, and some groups.
 fn formats() -> impl Iterator<Item = Format> {
@@ -108,43 +185,6 @@ struct Sizes {
     n_rows: usize,
     n_cols: usize,
     k: usize,
-}
-
-/// The step that a group is rounded by: of each 32, the four neighbours with the largest may be twice as large, but not
-/// where qwen3.c chose the group.
-fn step_of(group: &[f32]) -> f64 {
-    let largest = |numbers: &[f32]| numbers.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
-    let of_some = |some: &[f32]| {
-        let mut fours: Vec<f32> = some.chunks(4).map(largest).collect();
-        fours.sort_by(f32::total_cmp);
-        let n = fours.len();
-        if n < 2 { fours[0] } else { fours[n - 2].max(fours[n - 1] / 2.0) }
-    };
-    let is_own = matches!(group.len(), GROUP | SUPER_BLOCK);
-    let most = if is_own { group.chunks(GROUP).map(of_some).fold(0.0, f32::max) } else { largest(group) };
-    f64::from(most) / 127.0
-}
-
-/// The step of each number of up to 256, of which sixteen share a scale: a whole one of 63 steps of the largest.
-fn steps_of_sixteens(x: &[f32]) -> Vec<f64> {
-    let largest = |x: &[f32]| x.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
-    let steps = |group: &[f32]| {
-        let eights: Vec<f32> = group.chunks(8).map(largest).collect();
-        let of_two = |i: usize| f64::from(eights[i].max(eights[i + 2])) / 127.0;
-        let two = [of_two(0), of_two(1)].map(|step| step + f64::from(largest(x)) / (127.0 * 63.0));
-        (0..32).map(move |i| two[i / 8 % 2])
-    };
-    x.chunks(32).flat_map(steps).collect()
-}
-
-/// The step of each of 32 numbers, of which even and odd fours have a scale each.
-fn steps_of_lanes(x: &[f32]) -> impl Iterator<Item = f64> {
-    let largest = |lane: usize| {
-        let own = x.chunks(4).skip(lane).step_by(2).flatten();
-        own.fold(0.0, |most: f32, x| most.max(x.abs()))
-    };
-    let steps = [0, 1].map(|lane| f64::from(largest(lane)) / 127.0);
-    (0..x.len()).map(move |i| steps[i / 4 % 2])
 }
 
 /// Columns of `k + 3` elements, of which the first `k` are quantised, and the function for a product with them.
@@ -216,59 +256,22 @@ fn check_product(
     };
     // SAFETY: the argument struct describes the memory above.
     unsafe { function(&raw const job) };
-    let steps = |x: &[f32]| -> Vec<f64> {
-        match rounding {
-            Some(ActivationLayout::Int8Gemv) => x.chunks(256).flat_map(steps_of_sixteens).collect(),
-            // One or two are quantised as for GEMV.
-            Some(ActivationLayout::Int8Interleaved) if n_cols < *INTERLEAVED_COLS.start() => {
-                x.chunks(256).flat_map(steps_of_sixteens).collect()
-            }
-            Some(ActivationLayout::Int8Interleaved) => x.chunks(32).flat_map(steps_of_lanes).collect(),
-            Some(ActivationLayout::Int8Rows { group } | ActivationLayout::Int8Amx { group }) => {
-                x.chunks(group).flat_map(|group| repeat_n(step_of(group), group.len())).collect()
-            }
-            None | Some(ActivationLayout::Int14 | ActivationLayout::Bf16Tiles { .. }) => vec![0.0; x.len()],
-        }
-    };
-    let steps: Vec<Vec<f64>> = x.chunks(k + 3).map(|x| steps(&x[..k])).collect();
+    let columns: Vec<&[f32]> = x.chunks(k + 3).map(|x| &x[..k]).collect();
+    if let Some(layout) = rounding {
+        assert_eq!(rounded, bytes(writer(level), layout, &columns), "{level} {sizes:?} {layout:?}");
+    }
+    let columns: Vec<Factors> = columns.iter().map(|x| Factors::of_column(rounding, n_cols, x)).collect();
     for r in 0..n_rows {
-        for c in 0..n_cols {
-            let pairs = (0..k).map(|i| (f64::from(decoded[r * k + i]), f64::from(x[c * (k + 3) + i])));
-            let (mut exact, mut size, mut variance, mut halved, mut worded) = (0.5, 0.5, 0.0, 0.0, 0.0);
-            for (w, x) in pairs {
-                exact += w * x;
-                size += (w * x).abs();
-                // A bfloat16 number is off by up to 2^-8 of its size, evenly, and so is the other factor.
-                halved += (w * x).powi(2) * 2.0 * 2.0_f64.powi(-16) / 3.0;
-            }
-            // Rounding is off by up to half a step, evenly.
-            for (i, w) in decoded[r * k..][..k].iter().enumerate() {
-                variance += (f64::from(*w) * steps[c][i]).powi(2) / 12.0;
-            }
-            // Rounding to words is off by up to half of an 8191st of the largest of 32, on both sides.
-            let largest = |of: &dyn Fn(usize) -> f64, i: usize| {
-                (i / 32 * 32..(i / 32 * 32 + 32).min(k)).map(|i| of(i).abs()).fold(0.0, f64::max)
-            };
-            let (w, x) = (|i: usize| f64::from(decoded[r * k + i]), |i: usize| f64::from(x[c * (k + 3) + i]));
-            for i in (0..k).filter(|_| rounding == Some(ActivationLayout::Int14)) {
-                let off = [x(i) * largest(&w, i), w(i) * largest(&x, i)].map(|off| (off / 8191.0).powi(2));
-                worded += (off[0] + off[1]) / 12.0;
-            }
-            // Six standard deviations of the roundings.
-            let allowed = match rounding {
-                None => 1e-6 * size,
-                Some(
-                    ActivationLayout::Int8Rows { .. }
-                    | ActivationLayout::Int8Gemv
-                    | ActivationLayout::Int8Interleaved
-                    | ActivationLayout::Int8Amx { .. },
-                ) => 1e-6 * size + 6.0 * variance.sqrt(),
-                Some(ActivationLayout::Int14) => 1e-6 * size + 6.0 * worded.sqrt(),
-                Some(ActivationLayout::Bf16Tiles { n_parts: 1 }) => 1e-6 * size + 6.0 * halved.sqrt(),
-                Some(ActivationLayout::Bf16Tiles { .. }) => TWO_HALVES * size,
-            };
+        let row = BlockRow {
+            bytes: &w[storage.bytes(k) * r..][..storage.bytes(k)],
+            scales: if is_apart { &w[n_rows * k + k / group * 4 * r..][..k / group * 4] } else { &[] },
+            group,
+        };
+        let row = Factors::of_row(rounding, storage, &row, &decoded[r * k..][..k]);
+        for (c, x) in columns.iter().enumerate() {
+            let (exact, size) = row.product(x);
             let actual = f64::from(out[r * out_row + c * out_col]);
-            let off = (actual - exact).abs();
+            let (off, allowed) = ((actual - 0.5 - exact).abs(), TOLERANCE * (0.5 + size));
             assert!(
                 off <= allowed,
                 "{format:?} {level} {sizes:?} {rounding:?} {r},{c}: {actual} {exact} {allowed}"
@@ -300,8 +303,10 @@ fn products_of_odd_sizes_are_those_of_double_precision() {
                             activation_layout(level, storage, group, most).filter(|_| n_cols <= most);
                         let own = activation_layout(level, storage, group, n_cols);
                         let roundings = [None, bytes, one_by_one, of_many, of_few, own];
-                        for rounding in roundings {
-                            check_product(format, level, sizes, rounding, &mut noise);
+                        for (i, rounding) in roundings.iter().enumerate() {
+                            if !roundings[..i].contains(rounding) {
+                                check_product(format, level, sizes, *rounding, &mut noise);
+                            }
                         }
                     }
                 }
@@ -496,21 +501,28 @@ fn mixtures_of_odd_sizes_are_those_of_double_precision() {
                     next: std::ptr::null(),
                 };
                 let table = table(level);
-                let rounded = table.bf16.map(|halves| (halves.weighted_sum, TWO_HALVES));
-                for (function, tolerance) in [Some((table.weighted_sum, 1e-6)), rounded].into_iter().flatten()
+                // Factors and rows of these are sums of two bfloat16 numbers.
+                let are_halved = n_cols >= 8 && matches!(storage, Storage::F16 | Storage::Q8_0);
+                let of_bf16 = table.bf16.map(|bf16| (bf16.weighted_sum, are_halved && level == Level::Amx));
+                for (function, is_halved) in
+                    [Some((table.weighted_sum, false)), of_bf16].into_iter().flatten()
                 {
                     out.fill(0.25);
                     // SAFETY: the argument struct describes the memory above.
                     unsafe { function(&raw const job) };
-                    for (c, out) in out.chunks_exact(n + 1).enumerate() {
-                        for e in 0..n {
-                            let factors = &p[c * n_rows..][..n_rows];
-                            let terms = factors.iter().enumerate();
-                            let terms = terms.map(|(s, p)| f64::from(*p) * f64::from(decoded[s * n + e]));
-                            let exact = 0.25 + terms.clone().sum::<f64>();
-                            let size: f64 = 0.25 + terms.map(f64::abs).sum::<f64>();
-                            let off = (f64::from(out[e]) - exact).abs();
-                            assert!(off <= tolerance * size, "{format:?} {level} {c},{e}");
+                    let factors = |x: &mut dyn Iterator<Item = f32>| {
+                        let x: Vec<f32> = x.collect();
+                        let rounding = is_halved.then_some(ActivationLayout::Bf16Tiles { n_parts: 2 });
+                        Factors::of_column(rounding, 1, &x)
+                    };
+                    let columns: Vec<Factors> =
+                        (0..n).map(|e| factors(&mut decoded.iter().skip(e).step_by(n).copied())).collect();
+                    for (out, p) in out.chunks_exact(n + 1).zip(p.chunks(n_rows)) {
+                        let p = factors(&mut p.iter().copied());
+                        for (e, column) in columns.iter().enumerate() {
+                            let (exact, size) = p.product(column);
+                            let off = (f64::from(out[e]) - 0.25 - exact).abs();
+                            assert!(off <= TOLERANCE * (0.25 + size), "{format:?} {level} {job:?} {e}");
                         }
                         assert_eq!(out[n], 0.25);
                     }
@@ -549,6 +561,90 @@ fn blocks_are_those_of_the_format() {
         unsafe { (table(level).encode)(&raw const job) };
         assert_eq!(out.pop(), Some(0xa5));
         assert_eq!(out, expected, "{level}");
+    }
+}
+
+/// The layouts that a level writes.
+fn layouts(level: Level) -> impl Iterator<Item = ActivationLayout> {
+    let table = table(level);
+    let rows = [32, 64, 96, 256].map(|group| ActivationLayout::Int8Rows { group });
+    let tiles = [32, 64, 96].map(|group| ActivationLayout::Int8Amx { group });
+    let parts = [1, 2].map(|n_parts| ActivationLayout::Bf16Tiles { n_parts });
+    let own = rows.into_iter().chain(table.int8_gemv.map(|_| ActivationLayout::Int8Gemv));
+    let own = own.chain(table.int8_interleaved.map(|_| ActivationLayout::Int8Interleaved));
+    let own = own.chain(tiles.into_iter().filter(move |_| table.int8_amx.is_some()));
+    own.chain(table.int14.map(|_| ActivationLayout::Int14))
+        .chain(parts.into_iter().filter(move |_| table.bf16.is_some()))
+}
+
+/// Numbers of all sizes; 32 neighbours are alike, but for one.
+fn of_all_sizes(noise: &mut Noise, n: usize) -> Vec<f32> {
+    let mut x: Vec<f32> = (0..n).map(|_| noise.float()).collect();
+    for x in x.chunks_mut(32) {
+        let outlier = noise.next() as usize % x.len();
+        x[outlier] *= [1.0, 3.0, 100.0][noise.next() as usize % 3];
+        let by = [0.0, 1e-44, 1e-40, 1e-37, 1e-35, 1e-32, 1e-5, 1.0, 1.0, 1.0, 1e30, 1e36];
+        let by = by[noise.next() as usize % by.len()];
+        for x in &mut *x {
+            *x *= by;
+        }
+        if let Some(large) = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN].get(noise.next() as usize % 100) {
+            x[outlier] = *large;
+        }
+    }
+    x
+}
+
+#[test]
+fn every_layout_has_the_bytes_of_plain_rust() {
+    let mut noise = Noise(37);
+    for (level, layout) in Level::supported().flat_map(|level| layouts(level).map(move |own| (level, own))) {
+        let unit = match layout {
+            ActivationLayout::Int8Rows { group } | ActivationLayout::Int8Amx { group } => group,
+            ActivationLayout::Int8Gemv | ActivationLayout::Int8Interleaved => GROUP,
+            ActivationLayout::Int14 | ActivationLayout::Bf16Tiles { .. } => 1,
+        };
+        let ks = [1, 2, 31, 33, 100, 32, 64, 96, 160, 192, 256, 288, 576, 768, 1024, 1056, 2304, 2592];
+        for k in ks.into_iter().filter(|k| k % unit == 0) {
+            for n_cols in [1, 2, 3, 4, 8, 9, 15, 16, 17, 33] {
+                let x = of_all_sizes(&mut noise, n_cols * (k + 3));
+                let (actual, _) = quantised(level, Some(layout), &x, (n_cols, k));
+                let columns: Vec<&[f32]> = x.chunks(k + 3).map(|x| &x[..k]).collect();
+                let expected = bytes(writer(level), layout, &columns);
+                let first = actual.iter().zip(&expected).position(|(actual, expected)| actual != expected);
+                assert_eq!(first, None, "{level} {layout:?} {n_cols} of {k}");
+            }
+        }
+    }
+}
+
+#[test]
+fn plain_rust_rounds_to_half_a_step() {
+    let mut noise = Noise(41);
+    let layouts = [32, 64, 256].map(|group| ActivationLayout::Int8Rows { group }).into_iter();
+    let others = [ActivationLayout::Int8Gemv, ActivationLayout::Int8Interleaved, ActivationLayout::Int14];
+    for layout in layouts.chain(others) {
+        let x: Vec<f32> = (0..1280).map(|_| noise.float() * 10.0).collect();
+        let (group, steps) = match layout {
+            ActivationLayout::Int8Rows { group } => (group, 127.0),
+            // A scale is a whole number of 63rds of the largest.
+            ActivationLayout::Int8Gemv => (256, 127.0 * 63.0 / 64.0),
+            ActivationLayout::Int14 => (32, 8191.0),
+            _ => (32, 127.0),
+        };
+        for (x, numbers) in x.chunks(group).zip(rounded(layout, 8, &x).chunks(group)) {
+            let most = x.iter().fold(0.0, |most: f64, x| most.max(x.abs().into()));
+            for (x, number) in x.iter().zip(numbers) {
+                let off = (f64::from(*x) - number.value()).abs();
+                assert!(off <= 0.5001 * most / steps, "{layout:?} {x} {}", number.value());
+            }
+        }
+    }
+    for x in (0..1000).map(|_| noise.float()) {
+        let [first, second] = parts(x).map(f64::from);
+        let size = f64::from(x.abs());
+        assert!((f64::from(x) - first).abs() <= size / 256.0);
+        assert!((f64::from(x) - first - second).abs() <= size / 65536.0);
     }
 }
 

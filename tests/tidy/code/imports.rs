@@ -18,7 +18,6 @@ const UNSAFE: &[&str] = &[
     "compiler/src/codegen/cpu/jit.rs",
     // The types of functions that take addresses.
     "compiler/simd/src/abi.rs",
-    "compiler/simd/src/avx2/mod.rs",
     "compiler/simd/src/avx2/tile_16x4.rs",
     "compiler/simd/src/avx2/vector.rs",
     // Instructions for tiles, for which the compiler has no stable functions.

@@ -52,10 +52,7 @@ fn tile<const S: usize, const C: usize>(
     from: usize,
     c: usize,
 ) {
-    let mut x = [Int8Row::new(job.x.get(c), job.k); 4];
-    for i in 1..C {
-        x[i] = Int8Row::new(job.x.get(c + i), job.k);
-    }
+    let x = Int8Row::some::<C>(&job.x, c, job.k);
     let mut sums = Sums::default();
     let mut lines = [x[0].lines(from, slab.len()); 4];
     for i in 1..C {

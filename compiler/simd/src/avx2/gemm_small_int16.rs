@@ -57,10 +57,7 @@ impl<'a> Fours<'a> {
 fn some<const S: usize, const B: usize, const C: usize>(job: &GemmView<'_>, r: usize, c: usize) -> usize {
     let n_groups = const { Storage::ALL[S].unit_groups() };
     let (n, done) = (ROWS.min(job.n_rows - r), job.k / 32 / n_groups * n_groups);
-    let mut x = [Int8Row::new(job.x.get(c), job.k); C];
-    for j in 1..C {
-        x[j] = Int8Row::new(job.x.get(c + j), job.k);
-    }
+    let x = Int8Row::some::<C>(&job.x, c, job.k);
     let mut fours = [Fours::new(x[0], done / 4); C];
     for j in 1..C {
         fours[j] = Fours::new(x[j], done / 4);

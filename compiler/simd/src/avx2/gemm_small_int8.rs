@@ -50,10 +50,7 @@ fn some<const S: usize, const B: usize, const P: usize, const C: usize>(
     for i in 1..2 * P {
         rows[i / 2][i % 2] = job.w.row(r + i.min(n - 1));
     }
-    let mut x = [Int8Row::new(job.x.get(c), job.k); C];
-    for j in 1..C {
-        x[j] = Int8Row::new(job.x.get(c + j), job.k);
-    }
+    let x = Int8Row::some::<C>(&job.x, c, job.k);
     let n_units = job.k / 32 / n_groups;
     let mut fours = [Fours::new(x[0], n_units * n_halves); C];
     for j in 1..C {

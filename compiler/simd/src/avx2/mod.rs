@@ -8,7 +8,7 @@
 //! gemm_small_int8.rs     up to 2, formats <= 5 bit  quantise_rows.rs    unpack_int8.rs
 //! gemm_small_int16.rs    up to 8 (Q6_K up to 4)     quantise_rows.rs    unpack_int16.rs
 //! gemm_packed.rs         more                       quantise_rows.rs    pack_panels.rs
-//! gemm_int14.rs          F16, BF16 from 16 on       gemm_int14.rs       gemm_int14.rs
+//! gemm_int14.rs          F16, BF16 from 16 on       generic/int14.rs    generic/int14.rs
 //! ```
 //!
 //! The last two share the inner loop of `tile_16x4.rs`. `vector.rs` has loads, stores and arithmetic.
@@ -16,7 +16,7 @@
 use bytemuck::{cast_ref, cast_slice};
 
 use crate::abi::{EncodeArgs, GROUP, GemmArgs, QuantiseArgs, QuantisedFunctions, Table, WeightedSumArgs};
-use crate::generic::{padded, single_forms};
+use crate::generic::{entries, padded, single_forms};
 use crate::layout::block_formats::{DequantisedBlock, Storage, for_format, widened};
 use crate::layout::encode_q8_0::blocks;
 use crate::prefetch::{
@@ -50,42 +50,19 @@ pub(super) const TABLE: Table = Table {
     int8_gemv: None,
     int8_interleaved: None,
     int8_amx: None,
-    int14: Some(QuantisedFunctions { quantise: quantise_int14, product: by_words }),
+    int14: Some(QuantisedFunctions { quantise: quantise_int14, product: gemm_int14 }),
     bf16: None,
 };
 
 single_forms! { #[target_feature(enable = "avx2,fma,f16c")] tile 4 by 2, tall 4, wide 4 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe extern "C-unwind" fn quantise_int8_rows(job: *const QuantiseArgs) {
-    // SAFETY: the caller passes a valid argument struct.
-    let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Int8Rows) }) else { return };
-    quantise_rows::quantise(&mut job);
-}
+entries! {
+    [target_feature(enable = "avx2,fma,f16c")]
 
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe extern "C-unwind" fn gemm_int8_rows(job: *const GemmArgs) {
-    // SAFETY: the caller passes a valid argument struct.
-    let Some(job) = (unsafe { view::gemm(job, view::Layout::Int8Rows) }) else { return };
-    for_format!(job, by 32, product::<S, B>(&job));
-}
-
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe extern "C-unwind" fn quantise_int14(job: *const QuantiseArgs) {
-    // SAFETY: the caller passes a valid argument struct.
-    let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Int14) }) else { return };
-    gemm_int14::quantise(&mut job);
-}
-
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe extern "C-unwind" fn by_words(job: *const GemmArgs) {
-    // SAFETY: the caller passes a valid argument struct.
-    let Some(job) = (unsafe { view::gemm(job, view::Layout::Int14) }) else { return };
-    match job.w.storage {
-        Storage::F16 => gemm_int14::gemm::<{ Storage::F16 as usize }>(&job),
-        Storage::BF16 => gemm_int14::gemm::<{ Storage::BF16 as usize }>(&job),
-        _ => unreachable!("`activation_layout` has no other format"),
-    }
+    quantise_int8_rows: quantise(QuantiseArgs, Int8Rows) |mut job| quantise_rows::quantise(&mut job);
+    gemm_int8_rows: gemm(GemmArgs, Int8Rows) |job| for_format!(job, by 32, product::<S, B>(&job));
+    quantise_int14: quantise(QuantiseArgs, Int14) |mut job| gemm_int14::quantise(&mut job);
+    gemm_int14: gemm(GemmArgs, Int14) |job| for_format!(job, [F16 BF16], gemm_int14::gemm::<S>(&job));
 }
 
 /// Weights of a format, `B` bytes at a time.

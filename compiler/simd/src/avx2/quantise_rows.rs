@@ -14,32 +14,23 @@ use std::arch::x86_64::{
 };
 
 use crate::avx2::vector::{V, load, load_bytes, splat, store_bytes};
-use crate::layout::int8_rows::{Row, held, row_bytes, scale_of};
+use crate::layout::int8_rows::quantise_with;
 use crate::view::QuantiseView;
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn quantise(job: &mut QuantiseView<'_>) {
-    let k = job.k;
-    for (c, row) in job.out.chunks_exact_mut(row_bytes(k)).enumerate().take(job.n_cols) {
-        let x = job.x[c * job.x_col..][..4 * k].as_chunks::<128>().0;
-        let mut row = Row::new(row, k);
-        let n = job.group / 32;
-        for (idx, x) in x.chunks(n).enumerate() {
-            let mut most = 0;
-            for x in x {
-                let (size, others) = largest(x);
-                most = held(job.group, size, others).max(most);
-            }
-            let (scale, by) = scale_of(f32::from_bits(most));
-            for (i, x) in x.iter().enumerate() {
-                let words = rounded(x, by);
-                row.put_wide(idx * n + i, stored(words), sum(words), scale);
-                let (numbers, excess, large) = bytes(words);
-                row.put_line(idx * n + i, numbers, excess, large);
-            }
-        }
-    }
+    quantise_with(
+        job,
+        |_, _| 0,
+        |x| largest(x),
+        |row, idx, x, (scale, by)| {
+            let words = rounded(x, by);
+            row.put_wide(idx, stored(words), sum(words), scale);
+            let (numbers, excess, large) = bytes(words);
+            row.put_line(idx, numbers, excess, large);
+        },
+    );
 }
 
 /// The largest absolute value of 32 numbers, and the largest outside its run of four, as bits.

@@ -10,7 +10,7 @@
 //! gemm_small.rs            quantise_interleaved.rs     unpack_rows.rs
 //! gemm_packed.rs           quantise_rows.rs            pack_int8.rs
 //!   tile_32x6.rs             quantise_four_groups.rs
-//! gemm_int14.rs            gemm_int14.rs               gemm_int14.rs
+//! gemm_int14.rs            generic/int14.rs            generic/int14.rs
 //! gemm_bf16.rs             bf16_tiles.rs               pack_bf16.rs
 //! gemm_f32.rs              as they are                 gemm_f32.rs
 //! gemm_short.rs            as they are                 gemm_f32.rs
@@ -25,6 +25,7 @@ use crate::abi::{
     Bf16Args, Bf16Functions, GemmArgs, INTERLEAVED_COLS, MIN_COLS_PACKED, MIN_COLS_TILED, QuantiseArgs,
     QuantisedFunctions, Table, WeightedSumArgs,
 };
+use crate::generic::entries;
 use crate::layout::block_formats::{SUPER_BLOCK, Storage, for_format};
 use crate::view;
 
@@ -94,15 +95,14 @@ unsafe extern "C-unwind" fn gemm_f32_packed(address: *const GemmArgs) {
     // SAFETY: the caller passes a valid argument struct.
     let Some(job) = (unsafe { view::gemm(address, view::Layout::F32) }) else { return };
     let pays = gemm_f32::pays(job.n_cols, job.k);
-    match job.w.storage {
-        Storage::F32 if pays => gemm_f32::gemm::<{ Storage::F32 as usize }>(&job),
-        Storage::F16 if pays => gemm_f32::gemm::<{ Storage::F16 as usize }>(&job),
-        Storage::BF16 if pays => gemm_f32::gemm::<{ Storage::BF16 as usize }>(&job),
-        Storage::F32 if job.k < LONG => gemm_short::gemm::<{ Storage::F32 as usize }>(&job),
-        Storage::F16 if job.k < LONG => gemm_short::gemm::<{ Storage::F16 as usize }>(&job),
-        Storage::BF16 if job.k < LONG => gemm_short::gemm::<{ Storage::BF16 as usize }>(&job),
+    let is_plain = matches!(job.w.storage, Storage::F32 | Storage::F16 | Storage::BF16);
+    if is_plain && pays {
+        for_format!(job, [F32 F16 BF16], gemm_f32::gemm::<S>(&job));
+    } else if is_plain && job.k < LONG {
+        for_format!(job, [F32 F16 BF16], gemm_short::gemm::<S>(&job));
+    } else {
         // SAFETY: as above.
-        _ => unsafe { gemm_f32(address) },
+        unsafe { gemm_f32(address) };
     }
 }
 
@@ -122,32 +122,49 @@ unsafe extern "C-unwind" fn weighted_sum_packed(address: *const WeightedSumArgs)
     }
 }
 
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C-unwind" fn quantise_int8_rows(job: *const QuantiseArgs) {
-    // SAFETY: the caller passes a valid argument struct.
-    let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Int8Rows) }) else { return };
-    quantise_rows::quantise(&mut job);
+entries! {
+    [target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
+
+    quantise_int8_rows: quantise(QuantiseArgs, Int8Rows) |mut job| quantise_rows::quantise(&mut job);
+    gemm_int8_rows: gemm(GemmArgs, Int8Rows) |job| for_format!(job, gemm_packed::gemm::<S, B>(&job));
+
+    quantise_int8_gemv: quantise(QuantiseArgs, Int8Gemv) |mut job| quantise_gemv::quantise(&mut job);
+    gemv_int8: gemm(GemmArgs, Int8Gemv) |job| for_format!(job, gemv::gemv::<S, B>(&job));
+
+    quantise_int8_amx: quantise(QuantiseArgs, Int8Amx) |mut job| quantise_amx::quantise(&mut job);
+    gemm_int8_amx: gemm(GemmArgs, Int8Amx) |job| {
+        // SAFETY: the table belongs to a level that has AMX and the permission.
+        let unit = &unsafe { Bytes::new() };
+        // Those that `has_amx_int8` has.
+        for_format!(job, [Q8_0 Q4_0 Int8 Q4_1 Q5_0 Q5_1 Q4K Q5K Q4Pairs], gemm_amx_int8::gemm::<S, B>(unit, &job));
+    };
+
+    quantise_int14: quantise(QuantiseArgs, Int14) |mut job| gemm_int14::quantise(&mut job);
+    gemm_int14: gemm(GemmArgs, Int14) |job| for_format!(job, [F16 BF16], gemm_int14::gemm::<S>(&job));
+
+    to_bf16_tiles: bf16(Bf16Args) |mut job| bf16_tiles::convert(&mut job);
+    gemm_bf16_amx: gemm(GemmArgs, Bf16Tiles) |job| {
+        // SAFETY: the table belongs to a level that has AMX and the permission.
+        let unit = &unsafe { Unit::new() };
+        match job.w.storage {
+            Storage::F32 => unreachable!("`amx_bf16_parts` has no such format"),
+            Storage::F16 if job.k <= SHORT => {
+                for_format!(job, [F16], gemm_amx_bf16::gemm::<S, 256, 2, 4, 0>(unit, &job));
+            }
+            Storage::F16 => for_format!(job, [F16], gemm_amx_bf16::gemm::<S, 256, 2, 32, 0>(unit, &job)),
+            Storage::BF16 => for_format!(job, [BF16], gemm_amx_bf16::gemm::<S, 256, 1, 32, 0>(unit, &job)),
+            Storage::Q8_0 if job.k <= SHORT => {
+                for_format!(job, [Q8_0], gemm_amx_bf16::gemm::<S, B, 1, 4, 4>(unit, &job));
+            }
+            _ => for_format!(job, by 32, gemm_amx_bf16::gemm::<S, B, 1, 32, 8>(unit, &job)),
+        }
+    };
 }
 
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C-unwind" fn gemm_int8_rows(job: *const GemmArgs) {
-    // SAFETY: the caller passes a valid argument struct.
-    let Some(job) = (unsafe { view::gemm(job, view::Layout::Int8Rows) }) else { return };
-    for_format!(job, gemm_packed::gemm::<S, B>(&job));
-}
+entries! {
+    [target_feature(enable = "avx512bw,avx512vl,avx512vnni,avx512bf16")]
 
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C-unwind" fn quantise_int8_gemv(job: *const QuantiseArgs) {
-    // SAFETY: the caller passes a valid argument struct.
-    let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Int8Gemv) }) else { return };
-    quantise_gemv::quantise(&mut job);
-}
-
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C-unwind" fn gemv_int8(job: *const GemmArgs) {
-    // SAFETY: the caller passes a valid argument struct.
-    let Some(job) = (unsafe { view::gemm(job, view::Layout::Int8Gemv) }) else { return };
-    for_format!(job, gemv::gemv::<S, B>(&job));
+    gemm_bf16: gemm(GemmArgs, Bf16Tiles) |job| for_format!(job, [BF16], gemm_bf16::gemm::<S>(&job));
 }
 
 /// A program for more columns may get fewer than this: each takes a GEMV then, because interleaved columns take as long
@@ -178,48 +195,6 @@ unsafe extern "C-unwind" fn gemm_int8_interleaved(job: *const GemmArgs) {
     for_format!(job, by 32, gemm_small::gemm::<S, B>(&job));
 }
 
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C-unwind" fn quantise_int8_amx(job: *const QuantiseArgs) {
-    // SAFETY: the caller passes a valid argument struct.
-    let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Int8Amx) }) else { return };
-    quantise_amx::quantise(&mut job);
-}
-
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C-unwind" fn gemm_int8_amx(job: *const GemmArgs) {
-    // SAFETY: the caller passes a valid argument struct.
-    let Some(job) = (unsafe { view::gemm(job, view::Layout::Int8Amx) }) else { return };
-    // SAFETY: the table belongs to a level that has AMX and the permission.
-    let unit = &unsafe { Bytes::new() };
-    // Those that `has_amx_int8` has.
-    for_format!(job, [Q8_0 Q4_0 Int8 Q4_1 Q5_0 Q5_1 Q4K Q5K Q4Pairs], gemm_amx_int8::gemm::<S, B>(unit, &job));
-}
-
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C-unwind" fn quantise_int14(job: *const QuantiseArgs) {
-    // SAFETY: the caller passes a valid argument struct.
-    let Some(mut job) = (unsafe { view::quantise(job, view::Layout::Int14) }) else { return };
-    gemm_int14::quantise(&mut job);
-}
-
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C-unwind" fn gemm_int14(job: *const GemmArgs) {
-    // SAFETY: the caller passes a valid argument struct.
-    let Some(job) = (unsafe { view::gemm(job, view::Layout::Int14) }) else { return };
-    match job.w.storage {
-        Storage::F16 => gemm_int14::gemm::<{ Storage::F16 as usize }>(&job),
-        Storage::BF16 => gemm_int14::gemm::<{ Storage::BF16 as usize }>(&job),
-        _ => unreachable!("`activation_layout` has no other format"),
-    }
-}
-
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C-unwind" fn to_bf16_tiles(job: *const Bf16Args) {
-    // SAFETY: the caller passes a valid argument struct.
-    let Some(mut job) = (unsafe { view::bf16(job) }) else { return };
-    bf16_tiles::convert(&mut job);
-}
-
 /// Whether the processor has AMX and this process may use it.
 pub(super) fn has_amx() -> bool {
     amx::is_there()
@@ -230,42 +205,12 @@ fn bf16_parts(storage: Storage) -> Option<i64> {
     (storage == Storage::BF16).then_some(1)
 }
 
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni,avx512bf16")]
-unsafe extern "C-unwind" fn gemm_bf16(job: *const GemmArgs) {
-    // SAFETY: the caller passes a valid argument struct.
-    let Some(job) = (unsafe { view::gemm(job, view::Layout::Bf16Tiles) }) else { return };
-    match job.w.storage {
-        Storage::BF16 => gemm_bf16::gemm::<{ Storage::BF16 as usize }>(&job),
-        _ => unreachable!("`bf16_parts` has no other format"),
-    }
-}
-
 /// Quantised weights lose nothing with one part: their activations would be quantised to 8 bits otherwise.
 fn amx_bf16_parts(storage: Storage) -> Option<i64> {
     match storage {
         Storage::F32 => None,
         Storage::F16 => Some(2),
         _ => (!storage.has_two_offsets()).then_some(1),
-    }
-}
-
-#[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
-unsafe extern "C-unwind" fn gemm_bf16_amx(job: *const GemmArgs) {
-    // SAFETY: the caller passes a valid argument struct.
-    let Some(job) = (unsafe { view::gemm(job, view::Layout::Bf16Tiles) }) else { return };
-    // SAFETY: the table belongs to a level that has AMX and the permission.
-    let unit = &unsafe { Unit::new() };
-    match job.w.storage {
-        Storage::F32 => unreachable!("`amx_bf16_parts` has no such format"),
-        Storage::F16 if job.k <= SHORT => {
-            gemm_amx_bf16::gemm::<{ Storage::F16 as usize }, 256, 2, 4, 0>(unit, &job);
-        }
-        Storage::F16 => gemm_amx_bf16::gemm::<{ Storage::F16 as usize }, 256, 2, 32, 0>(unit, &job),
-        Storage::BF16 => gemm_amx_bf16::gemm::<{ Storage::BF16 as usize }, 256, 1, 32, 0>(unit, &job),
-        Storage::Q8_0 if job.k <= SHORT => {
-            for_format!(job, [Q8_0], gemm_amx_bf16::gemm::<S, B, 1, 4, 4>(unit, &job));
-        }
-        _ => for_format!(job, by 32, gemm_amx_bf16::gemm::<S, B, 1, 32, 8>(unit, &job)),
     }
 }
 
@@ -299,7 +244,7 @@ mod tests {
     use crate::dispatch::quantise_activations;
     use crate::layout::sizes::activation_bytes;
     use crate::level::Level;
-    use crate::tests::decoded;
+    use crate::tests::{Factors, TOLERANCE, decoded};
 
     #[test]
     fn a_group_of_no_unit_is_multiplied_without_tiles() {
@@ -346,11 +291,10 @@ mod tests {
             let sums = unsafe { for_format!(job, [Q8_0 Q4_1], gemm_amx_int8::without_tiles::<S, B>(&job)) };
             let decoded = decoded((storage, GROUP), &w, n_rows * k);
             for (r, c) in (0..n_rows).flat_map(|r| (0..8).map(move |c| (r, c))) {
-                let actual = sums[r % 16][r / 16 * 8 + c];
-                let terms = decoded[r * k..][..k].iter().zip(&x[c * k..][..k]);
-                let exact: f32 = terms.clone().map(|(w, x)| w * x).sum();
-                let size: f32 = terms.map(|(w, x)| (w * x).abs()).sum();
-                assert!((actual - exact).abs() <= 5e-3 * size, "{storage:?} {r} {c} {actual} {exact}");
+                let actual = f64::from(sums[r % 16][r / 16 * 8 + c]);
+                let w = Factors::of_row(Some(layout), storage, &job.w.row(r), &decoded[r * k..][..k]);
+                let (exact, size) = w.product(&Factors::of_column(Some(layout), 8, &x[c * k..][..k]));
+                assert!((actual - exact).abs() <= TOLERANCE * size, "{storage:?} {r} {c} {actual} {exact}");
             }
         }
     }

@@ -8,6 +8,8 @@
 //! row = [q: 32 x i16] * ceil(k / 32), [scale: f32] * ceil(k / 32), padded to 64 bytes
 //! ```
 
+use crate::view::Vectors;
+
 /// The largest number: the sum of 32 squares of it has 31 bits.
 pub(crate) const MOST: f32 = 8191.0;
 
@@ -31,6 +33,21 @@ impl<'a> Words<'a> {
         let (steps, scales) = bytes.split_at(2 * STEP * k.div_ceil(STEP));
         let steps = &steps.as_chunks().0.as_chunks().0[from..from + n];
         Self { steps, scales: &scales.as_chunks().0[from..from + n] }
+    }
+
+    /// The same steps of `C` columns, from `c` on.
+    #[inline(always)]
+    pub(crate) fn some<const C: usize>(
+        x: &Vectors<'a>,
+        c: usize,
+        k: usize,
+        steps: (usize, usize),
+    ) -> [Self; C] {
+        let mut all = [Self::new(x.get(c), k, steps); C];
+        for i in 1..C {
+            all[i] = Self::new(x.get(c + i), k, steps);
+        }
+        all
     }
 }
 

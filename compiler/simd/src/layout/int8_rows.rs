@@ -23,7 +23,7 @@ use bytemuck::cast;
 
 use crate::abi::GROUP;
 use crate::layout::block_formats::SUPER_BLOCK;
-use crate::view::QuantiseView;
+use crate::view::{QuantiseView, Vectors};
 
 /// Added to a small number, it leaves the nearest integer in the lowest bits.
 pub(crate) const SHIFT: f32 = 12_582_912.0;
@@ -61,6 +61,16 @@ impl<'a> Int8Row<'a> {
         let (sums, rest) = rest.split_at(sums);
         let (tails, rest) = rest.split_at(tails);
         Self { wide, scales, sums, tails, bytes: &rest[..near] }
+    }
+
+    /// `C` columns, from `c` on.
+    #[inline(always)]
+    pub(crate) fn some<const C: usize>(x: &Vectors<'a>, c: usize, k: usize) -> [Self; C] {
+        let mut all = [Self::new(x.get(c), k); C];
+        for i in 1..C {
+            all[i] = Self::new(x.get(c + i), k);
+        }
+        all
     }
 
     /// Groups `from..from + n`, as 16-bit integers and as bytes.
@@ -272,31 +282,50 @@ pub(crate) fn held(group: usize, largest: u32, others: u32) -> u32 {
     if is_own { (0.5 * f32::from_bits(largest)).to_bits().max(others) } else { largest }
 }
 
-/// The scale of a group with this range, and its inverse.
+/// The scale of a group with this range, and its inverse: zero where it would be infinite.
 #[inline(always)]
 pub(crate) fn scale_of(most: f32) -> (f32, f32) {
     let scale = most / 127.0;
-    (scale, if scale > 0.0 { 1.0 / scale } else { 0.0 })
+    (scale, if scale >= f32::MIN_POSITIVE { 1.0 / scale } else { 0.0 })
 }
 
 #[inline(always)]
 pub(crate) fn quantise(job: &mut QuantiseView<'_>) {
-    let k = job.k;
+    quantise_with(
+        job,
+        |_, _| 0,
+        largest,
+        |row, idx, x, (scale, by)| {
+            let (numbers, sum) = rounded(x, by);
+            row.put_wide(idx, numbers, sum, scale);
+        },
+    );
+}
+
+/// Quantises all columns: `first` may do the first groups of a row, of a number of 32 numbers each, and returns how
+/// many; `largest` returns the largest absolute value of 32 numbers and the largest outside its run of four, as bits;
+/// `put` stores the `idx`-th 32 numbers with a scale, whose inverse it gets, too.
+#[inline(always)]
+pub(crate) fn quantise_with(
+    job: &mut QuantiseView<'_>,
+    first: impl Fn(&mut Row<'_>, &[[u8; 128]]) -> usize,
+    largest: impl Fn(&[u8; 128]) -> (u32, u32),
+    put: impl Fn(&mut Row<'_>, usize, &[u8; 128], (f32, f32)),
+) {
+    let (k, n) = (job.k, job.group / 32);
     for (c, row) in job.out.chunks_exact_mut(row_bytes(k)).enumerate().take(job.n_cols) {
-        let x = &job.x[c * job.x_col..][..4 * k];
+        let x = job.x[c * job.x_col..][..4 * k].as_chunks().0;
         let mut row = Row::new(row, k);
-        for first in (0..k).step_by(job.group) {
-            let n = job.group.min(k - first);
-            let x = x[4 * first..][..4 * n].as_chunks::<128>().0;
+        let n_done = first(&mut row, x);
+        for (idx, x) in x.chunks(n).enumerate().skip(n_done) {
             let mut most = 0;
             for x in x {
                 let (size, others) = largest(x);
                 most = held(job.group, size, others).max(most);
             }
-            let (scale, by) = scale_of(f32::from_bits(most));
+            let scale = scale_of(f32::from_bits(most));
             for (i, x) in x.iter().enumerate() {
-                let (numbers, sum) = rounded(x, by);
-                row.put_wide(first / 32 + i, numbers, sum, scale);
+                put(&mut row, idx * n + i, x, scale);
             }
         }
     }

@@ -3,6 +3,8 @@
 //! In: a format, or a layout of activations. Out: its blocks, rows and bytes, and the portable code that reads or
 //! writes them; `view.rs` makes slices of memory by these rules.
 
+#[cfg(test)]
+pub(super) mod activations;
 pub(super) mod block_formats;
 pub(super) mod encode_q8_0;
 #[cfg(target_arch = "x86_64")]

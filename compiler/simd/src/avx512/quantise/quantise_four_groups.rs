@@ -4,11 +4,11 @@
 //! for a group are computed in one lane for each of the four groups, so that none waits for another.
 
 use std::arch::x86_64::{
-    __m128i, __m256i, __m512i, _CMP_GT_OQ, _mm_add_epi32, _mm_castps_si128, _mm_castsi128_ps,
+    __m128i, __m256i, __m512i, _CMP_GE_OQ, _mm_add_epi32, _mm_castps_si128, _mm_castsi128_ps,
     _mm_cmp_ps_mask, _mm_cvtepi32_ps, _mm_cvtsi128_si64, _mm_div_ps, _mm_maskz_div_ps, _mm_max_epu32,
-    _mm_mul_ps, _mm_packs_epi32, _mm_set1_epi32, _mm_set1_ps, _mm_setr_epi32, _mm_setzero_ps,
-    _mm_setzero_si128, _mm_shuffle_epi32, _mm_slli_epi32, _mm_sub_epi32, _mm_unpackhi_epi32,
-    _mm_unpackhi_epi64, _mm_unpacklo_epi32, _mm_unpacklo_epi64, _mm256_add_epi32, _mm256_castsi256_si128,
+    _mm_mul_ps, _mm_packs_epi32, _mm_set1_epi32, _mm_set1_ps, _mm_setr_epi32, _mm_setzero_si128,
+    _mm_shuffle_epi32, _mm_slli_epi32, _mm_sub_epi32, _mm_unpackhi_epi32, _mm_unpackhi_epi64,
+    _mm_unpacklo_epi32, _mm_unpacklo_epi64, _mm256_add_epi32, _mm256_castsi256_si128,
     _mm256_extracti128_si256, _mm256_set_m128i, _mm256_setzero_si256, _mm256_slli_epi32, _mm256_sub_epi32,
     _mm256_unpackhi_epi32, _mm256_unpackhi_epi64, _mm256_unpacklo_epi32, _mm256_unpacklo_epi64,
     _mm512_castsi512_si128, _mm512_cmpeq_epi32_mask, _mm512_cmpneq_epi32_mask, _mm512_maskz_mov_epi32,
@@ -55,7 +55,7 @@ fn put(out: Four<'_>, x: &[[u8; 128]; 4], (most, large): (__m128i, __m128i)) {
     let Four { numbers, tails, sums: own_sums } = out;
     let most = _mm_castsi128_ps(most);
     let scales = _mm_div_ps(most, _mm_set1_ps(127.0));
-    let are_scales = _mm_cmp_ps_mask::<_CMP_GT_OQ>(scales, _mm_setzero_ps());
+    let are_scales = _mm_cmp_ps_mask::<_CMP_GE_OQ>(scales, _mm_set1_ps(f32::MIN_POSITIVE));
     let by = lanes_of_quarter(_mm_castps_si128(_mm_maskz_div_ps(are_scales, _mm_set1_ps(1.0), scales)));
     let steps = lanes_of_quarter(large);
     let mut fours = [_mm256_setzero_si256(); 4];

@@ -15,31 +15,22 @@ use std::array;
 
 use crate::avx512::quantise::quantise_four_groups;
 use crate::avx512::vector::{V, load, splat, store_half};
-use crate::layout::int8_rows::{Group, Row, held, row_bytes, scale_of};
+use crate::layout::int8_rows::{Group, Row, quantise_with};
 use crate::view::QuantiseView;
 
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(crate) fn quantise(job: &mut QuantiseView<'_>) {
-    let k = job.k;
-    for (c, row) in job.out.chunks_exact_mut(row_bytes(k)).enumerate().take(job.n_cols) {
-        let x = job.x[c * job.x_col..][..4 * k].as_chunks::<128>().0;
-        let mut row = Row::new(row, k);
-        let n = job.group / 32;
-        let n_done = four_groups_at_a_time(&mut row, x, n);
-        for (idx, x) in x.chunks(n).enumerate().skip(n_done) {
-            let (mut most, mut large) = (0, 0);
-            for x in x {
-                let (size, others);
-                (large, size, others) = largest(x);
-                most = held(job.group, size, others).max(most);
-            }
-            let (scale, by) = scale_of(f32::from_bits(most));
-            for (i, x) in x.iter().enumerate() {
-                row.put(idx * n + i, rounded(x, by), scale, large);
-            }
-        }
-    }
+    let n = job.group / 32;
+    let first = |row: &mut Row<'_>, x: &[[u8; 128]]| four_groups_at_a_time(row, x, n);
+    let both = |x: &[u8; 128]| {
+        let (_, size, others) = largest(x);
+        (size, others)
+    };
+    quantise_with(job, first, both, |row, idx, x, (scale, by)| {
+        let (large, ..) = largest(x);
+        row.put(idx, rounded(x, by), scale, large);
+    });
 }
 
 /// Quantises the groups that can go four at a time, if `n` of 32 numbers share a scale; returns the number of scales.
