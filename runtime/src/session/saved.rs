@@ -272,8 +272,9 @@ impl Engine {
                 Memory::State => {
                     (slot.name.as_ref(), slot.format, part_len(slot)).hash(&mut hash);
                     // Of a block with a window fewer rows are saved.
-                    let reach = limits.windows.filter(|_| is_windowed(slot)).map(|windows| windows.reach);
-                    reach.iter().for_each(|reach| reach.hash(&mut hash));
+                    if let Some(windows) = limits.windows.filter(|_| is_windowed(slot)) {
+                        windows.reach.hash(&mut hash);
+                    }
                 }
                 Memory::Weight => hash_weight(slot, self.weights(), &mut hash),
                 _ => {}

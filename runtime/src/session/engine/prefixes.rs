@@ -72,7 +72,9 @@ impl Engine {
         let Found { full, last } = found;
         // A page that ends there is written on; of any other the first rows are copied.
         let copied = last.filter(|(page, n)| !self.pool.can_go_on(*page, *n)).map(|(page, _)| page);
-        pages.iter().for_each(|page| self.pool.share(*page));
+        for page in &pages {
+            self.pool.share(*page);
+        }
         let sequence = self.sequence_mut(id)?;
         sequence.pages.extend(pages);
         sequence.prefixes.extend(full.iter().map(|(_, prefix)| *prefix));
