@@ -159,6 +159,6 @@ fn value(slot: &BufferSlot, bytes: &[u8], like: &Value) -> Result<Value, String>
         other => other,
     };
     // The elements of a format of blocks fill it.
-    debug_assert!(slot.format != Format::Q8_0 || slot.shape.max_len() == like.len());
+    debug_assert!(slot.format.block_len() == 1 || slot.shape.max_len() == like.len());
     Ok(taken_out(&buffer, &slot.shape, like))
 }

@@ -29,7 +29,7 @@ use fusebox_runtime::session::engine::{Engine, Piece, SequenceId};
 use fusebox_runtime::session::kin::Kin;
 use support::gguf::Writer;
 use support::own::path;
-use support::plain::{Attention, Grouped, Plain, Window};
+use support::plain::{Attention, Grouped, Latent, Plain, Window};
 use support::run::relative_error;
 
 use crate::made::{Made, random_tensors, write};
@@ -457,16 +457,19 @@ fn a_page_that_is_written_again_is_found_no_more() {
 
 #[test]
 fn a_saved_sequence_goes_on_as_if_it_had_never_stopped() {
-    let own = small(Attention::Grouped(grouped(4, 2, 16)), Format::F32);
-    let latents = small(Attention::Latent(latent(false)), Format::F32);
+    // Rows of both fill blocks, those of the third do not.
+    let own = small(Attention::Grouped(grouped(4, 2, 32)), Format::F32);
+    let latents = Latent { kv_lora: 64, rope: 32, ..latent(false) };
+    let latents = small(Attention::Latent(latents), Format::F32);
     let models = [
         model(&Made::new(&own), "sequences-saved"),
         model(&Made::new(&latents), "sequences-saved-latents"),
         recurrent("sequences-saved-states"),
     ];
     let file = path("sequence.fbkv");
-    for (number, model) in models.iter().enumerate() {
-        for format in [Format::F32, Format::F16] {
+    for format in [Format::F32, Format::F16, Format::Q8_0, Format::Q4_0] {
+        let models = if format.block_len() > 1 { &models[..2] } else { &models[..] };
+        for (number, model) in models.iter().enumerate() {
             let settings = settings(3, 4, format);
             let mut one = engine(model, &settings, processor());
             // Other sequences come first, so that pages differ.
@@ -488,7 +491,7 @@ fn a_saved_sequence_goes_on_as_if_it_had_never_stopped() {
             let n_shared = another.share_prefix(shared, &[1, 2, 3, 4, 5]).unwrap();
             assert_eq!(n_shared, if another.is_forward_only() { 0 } else { 4 });
             another.truncate(restored, 0).unwrap();
-            let mut elsewhere = engine(&models[(number + 1) % 3], &settings, processor());
+            let mut elsewhere = engine(&models[(number + 1) % models.len()], &settings, processor());
             let id = elsewhere.open();
             let error = elsewhere.restore(id, &file).unwrap_err().to_string();
             assert!(error.contains("it was saved with another model"), "{error}");
