@@ -20,7 +20,6 @@ use fusebox_compiler::reference::{Bindings, Results, Stored, evaluate, random};
 use fusebox_compiler::schedule::{self, BufferSlot, Place, Plan};
 use fusebox_compiler::simd::Level;
 use fusebox_compiler::tensor::label::Label;
-use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::value::Value;
 use fusebox_runtime::device::cpu::CpuDevice;
 use fusebox_runtime::device::{Device, Weights};

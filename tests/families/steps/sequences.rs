@@ -15,7 +15,7 @@ use fusebox_compiler::options::{Numbers, Options, Planted};
 use fusebox_compiler::schedule::{Place, Plan};
 use fusebox_compiler::tensor::quant::Format;
 use fusebox_models::config::{
-    self, Beside, Block, Config, Delta, Dense, KvCache, Mixer, Network, ShortConv, StateSpace,
+    self, Beside, Block, Config, Delta, Dense, KvCache, Latent, Mixer, Network, ShortConv, StateSpace,
 };
 use fusebox_models::layers::embed::Scored;
 use fusebox_models::load::{Model, Settings};
@@ -29,7 +29,7 @@ use fusebox_runtime::session::engine::{Engine, Piece, SequenceId};
 use fusebox_runtime::session::kin::Kin;
 use support::gguf::Writer;
 use support::own::path;
-use support::plain::{Attention, Grouped, Latent, Plain, Window};
+use support::plain::{Attention, Grouped, Plain, Window};
 use support::run::relative_error;
 
 use crate::made::{Made, random_tensors, write};
