@@ -1,9 +1,9 @@
 //! Tolerances for numbers that are quantised in blocks.
 //!
 //! In: graphs with quantised states, and what such a state holds. Out: tolerances. Two results that are nearly equal
-//! may be rounded to neighbouring quants, which are a 127th of the largest of their block apart in `Q8_0`, and an eighth
-//! in `Q4_0`. A kernel that only loads such numbers is given the very same as the reference, so nothing of that is
-//! allowed it.
+//! may be rounded to neighbouring quants, which are a 127th of the largest of their block apart in `Q8_0`, and an
+//! eighth in `Q4_0`. A kernel that only loads such numbers is given the very same as the reference, so nothing of that
+//! is allowed it.
 
 use std::iter::repeat_n;
 

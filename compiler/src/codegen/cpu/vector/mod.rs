@@ -446,7 +446,7 @@ impl Emitter<'_, '_> {
         self.masked(plane, bytes)
     }
 
-    /// The lowest bits of each of four bytes, as many as numbers have.
+    /// The lowest bits of each of four bytes: those of a number.
     fn masked(&mut self, plane: &Plane, bytes: Value) -> Value {
         let mask = u32::from_le_bytes([plane.mask(); 4]);
         self.builder.ins().band_imm_u(bytes, i64::from(mask))
