@@ -23,7 +23,7 @@ const FORMATS: [&str; 12] =
 const WIDTHS: [i64; 6] = [544, 576, 640, 960, 2880, 2944];
 
 /// Formats of states.
-const STATES: [&str; 4] = ["f16", "bf16", "f32", "q8_0"];
+const STATES: [&str; 5] = ["f16", "bf16", "f32", "q8_0", "q4_0"];
 
 fn main() {
     let machine = &Machine::measured();
@@ -52,7 +52,9 @@ fn main() {
         }
     }
     row(machine, "exps_n512", EXPS, &Level::ALL);
-    row(machine, "encode_q8_0", ENCODE, &Level::ALL);
+    for format in ["q8_0", "q4_0"] {
+        row(machine, &format!("encode_{format}"), &encode(format), &Level::ALL);
+    }
 }
 
 /// A kernel as text; what is called `w` comes from memory.
@@ -203,9 +205,11 @@ part
 "#;
 
 /// Rows of 1024 elements, which a tile holds before.
-const ENCODE: &str = r#"kernel "encode" map
+fn encode(format: &str) -> String {
+    format!(
+        r#"kernel "encode" map
   read @0 x : f32[s:64, e:1024]
-  write @1 k : q8_0[s:64, e:1024]
+  write @1 k : {format}[s:64, e:1024]
 part
   tile tile0 : f32[1024]
   var s0 in 0..64
@@ -215,4 +219,6 @@ part
     tile0[e1] = @0[s0, e1]
   for e1
     @1[s0, e1] = tile0[e1]
-"#;
+"#
+    )
+}

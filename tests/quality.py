@@ -25,7 +25,7 @@ from tables import records, table, told, write
 CONTEXT = 512
 # Names for mixes that another name in the list stands for.
 SAME = {"Q3_K", "Q4_K", "Q5_K", "COPY"}
-CACHES = ["f32", "f16", "q8_0"]
+CACHES = ["f32", "f16", "q8_0", "q4_0"]
 
 
 def formats(fusebox):

@@ -122,6 +122,9 @@ enum KvType {
     /// 8-bit integers with a scale for every 32.
     #[value(name = "q8_0")]
     Q8_0,
+    /// 4-bit integers with a scale for every 32.
+    #[value(name = "q4_0")]
+    Q4_0,
 }
 
 impl ModelFlags {
@@ -221,6 +224,7 @@ impl DeviceFlags {
             KvType::F32 => Format::F32,
             KvType::F16 => Format::F16,
             KvType::Q8_0 => Format::Q8_0,
+            KvType::Q4_0 => Format::Q4_0,
         };
         Run {
             device: Some(self.device.clone()),

@@ -65,7 +65,7 @@ fn senseless_flags_are_sentences() {
         ("run --min-p 1", "below 1"),
         ("run --repeat-penalty 0", "above 0"),
         ("run --repeat-penalty 1e308", "'1e308' for"),
-        ("run --kv-type f64", "f32, f16, q8_0"),
+        ("run --kv-type f64", "f32, f16, q8_0, q4_0"),
         ("run --print-kernels=all", "table, prompt, json, plan, source"),
         ("run --device abacus", "expected one of auto, cpu"),
         ("run --gpu-memory 5", "--device cuda, vulkan or metal"),

@@ -24,10 +24,11 @@ use fusebox_runtime::session::classes::Class;
 use support::plain::with_micro_kernels;
 
 /// Weights with caches.
-const FORMATS: [(Format, Format); 4] = [
+const FORMATS: [(Format, Format); 5] = [
     (Format::Q8_0, Format::F16),
     (Format::Q4K, Format::Q8_0),
     (Format::Q4_0, Format::F32),
+    (Format::Q8_0, Format::Q4_0),
     (Format::BF16, Format::F16),
 ];
 

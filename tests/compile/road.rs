@@ -271,7 +271,7 @@ fn has_function(kernel: &Kernel, part: &Part, nest: &Nest) -> bool {
 
 #[test]
 fn processors_have_functions_for_all_products() {
-    let caches = [Format::F32, Format::F16, Format::Q8_0];
+    let caches = [Format::F32, Format::F16, Format::Q8_0, Format::Q4_0];
     let weights = [Format::F16, Format::Q8_0, Format::Q4K];
     let all = with_micro_kernels().into_iter().flat_map(|name| caches.map(|cache| (name, cache)));
     for (name, cache, weights) in all.flat_map(|(name, cache)| weights.map(|weights| (name, cache, weights)))

@@ -72,7 +72,7 @@ output y = %3
 
 #[test]
 fn rows_of_a_weight_lie_across_what_is_summed() {
-    for format in ["f16", "q8_0", "q5_1"] {
+    for format in ["f16", "q8_0", "q4_0", "q5_1"] {
         holds(&format!(
             "\
 %0 = input x : f32[t:T, c:40]
@@ -340,10 +340,11 @@ output y = %4
 
 #[test]
 fn a_state_of_blocks_is_written_and_read_in_one_replay() {
-    holds(
-        "\
+    for format in ["q8_0", "q4_0"] {
+        holds(&format!(
+            "\
 %0 = input x : f32[t:T, h:2, d:64]
-%1 = state k : q8_0[h:2, s:12, d:64]
+%1 = state k : {format}[h:2, s:12, d:64]
 %2 = exp %0
 %90 = iota t:T
 %91 = symbolic P
@@ -354,18 +355,20 @@ fn a_state_of_blocks_is_written_and_read_in_one_replay() {
 %6 = contract %5 %4 over [d]
 %7 = attend %6 %4 over [s]
 output y = %7
-",
-    );
+"
+        ));
+    }
 }
 
 #[test]
 fn rows_of_blocks_are_products_with_more_rows_than_a_task_takes() {
-    holds(
-        "\
+    for format in ["q8_0", "q4_0"] {
+        holds(&format!(
+            "\
 %0 = input x : f32[t:T, d:96]
 %1 = weight w : q8_0[e:288, d:96]
 %2 = contract %0 %1 over [d]
-%3 = state v : q8_0[s:12, e:288]
+%3 = state v : {format}[s:12, e:288]
 %90 = iota t:T
 %91 = symbolic P
 %92 = add %90 %91
@@ -374,8 +377,9 @@ fn rows_of_blocks_are_products_with_more_rows_than_a_task_takes() {
 %6 = input p : f32[c:9, s:P+T]
 %7 = contract %6 %5 over [s]
 output y = %7
-",
-    );
+"
+        ));
+    }
 }
 
 #[test]

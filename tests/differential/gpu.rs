@@ -114,14 +114,15 @@ fn in_dialect<M: Machine>(
     compared(&memory).map_err(|what| format!("{what}\n{}", code.source))
 }
 
-/// The bytes of a repacked tensor in the order of a file: for `Q8_0`, the scale before the quants of each block.
+/// The bytes of a repacked tensor in the order of a file: of what kernels store in blocks, the scale before the quants
+/// of each.
 fn as_in_files(format: Format, arranged: &[u8], n_bytes: usize) -> Vec<u8> {
-    if format != Format::Q8_0 {
+    if format.written_steps().is_none() {
         return arranged[..n_bytes].to_vec();
     }
-    let n_blocks = n_bytes / format.block_bytes();
-    let (numbers, scales) = arranged.split_at(32 * n_blocks);
-    numbers.chunks(32).zip(scales.chunks(2)).flat_map(|(numbers, scale)| [scale, numbers].concat()).collect()
+    let (n_blocks, len) = (n_bytes / format.block_bytes(), format.block_bytes() - 2);
+    let (numbers, scales) = arranged.split_at(len * n_blocks);
+    numbers.chunks(len).zip(scales.chunks(2)).flat_map(|(numbers, scale)| [scale, numbers].concat()).collect()
 }
 
 #[test]

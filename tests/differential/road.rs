@@ -20,7 +20,6 @@ use fusebox_compiler::reference::{Bindings, Results, Stored, evaluate, random};
 use fusebox_compiler::schedule::{self, BufferSlot, Place, Plan};
 use fusebox_compiler::simd::Level;
 use fusebox_compiler::tensor::label::Label;
-use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::value::Value;
 use fusebox_runtime::device::cpu::CpuDevice;
 use fusebox_runtime::device::{Device, Weights};
@@ -159,6 +158,6 @@ fn value(slot: &BufferSlot, bytes: &[u8], like: &Value) -> Result<Value, String>
         other => other,
     };
     // The elements of a format of blocks fill it.
-    debug_assert!(slot.format != Format::Q8_0 || slot.shape.max_len() == like.len());
+    debug_assert!(slot.format.block_len() == 1 || slot.shape.max_len() == like.len());
     Ok(taken_out(&buffer, &slot.shape, like))
 }

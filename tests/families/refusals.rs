@@ -64,9 +64,11 @@ fn caches_whose_rows_fill_no_blocks_are_a_sentence() {
             .map_err(|error| error.to_string())
     };
     assert!(graph(Format::F16).is_ok());
-    let error = graph(Format::Q8_0).unwrap_err();
-    let what = "a KV cache of q8_0 needs rows of a multiple of 32 elements, this model's have 16; f16 and f32 take any";
-    assert_eq!(error, format!("{}: {what}", file.display()));
+    for cache in [Format::Q8_0, Format::Q4_0] {
+        let error = graph(cache).unwrap_err();
+        let rows = "rows of a multiple of 32 elements, this model's have 16; f16 and f32 take any";
+        assert_eq!(error, format!("{}: a KV cache of {cache} needs {rows}", file.display()));
+    }
 }
 
 #[test]

@@ -32,8 +32,10 @@ for block in qwen3-0.6b qwen3-8b llama-3.2-1b qwen3-30b-a3b deepseek-v2-lite glm
 done
 printf 'the default model: '
 check --no-spills=sm_90a run
-printf 'the default model, caches of 8 bits: '
-check --no-spills=sm_90a run --kv-type q8_0
+for cache in q8_0 q4_0; do
+  printf 'the default model, caches of %s: ' "$cache"
+  check --no-spills=sm_90a run --kv-type "$cache"
+done
 if [ -d "${FUSEBOX_ORACLES:-}" ]; then
   for model in "$FUSEBOX_ORACLES"/*/gguf/*Q8_0.gguf; do
     printf '%s: ' "$(basename "$model")"

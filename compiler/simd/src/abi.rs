@@ -221,7 +221,7 @@ pub struct WeightedSumArgs {
     pub next: *const u8,
 }
 
-/// `out[i / 32]` is the block of `x[i]`, of format `Q8_0`.
+/// `out[i / 32]` is the block of `x[i]`, of a format of KV caches: `Q8_0` or `Q4_0`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct EncodeArgs {
@@ -231,6 +231,8 @@ pub struct EncodeArgs {
     pub out: *mut u8,
     /// How many numbers: a multiple of 32.
     pub n: i64,
+    /// The number of the format, from [`Storage::number`].
+    pub storage: i64,
 }
 
 /// The kernels of a level. Only a processor that has the level may call them, with the address of an argument struct
@@ -245,7 +247,7 @@ pub struct Table {
     pub quantise_int8_rows: unsafe extern "C-unwind" fn(*const QuantiseArgs),
     /// A weighted sum of rows.
     pub weighted_sum: unsafe extern "C-unwind" fn(*const WeightedSumArgs),
-    /// Encodes rows as `Q8_0`.
+    /// Encodes rows as blocks.
     pub encode: unsafe extern "C-unwind" fn(*const EncodeArgs),
     /// Activations of `Int8Rows` that share a scale where the weight is a K-quant.
     pub super_block_group: usize,

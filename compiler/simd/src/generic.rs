@@ -146,11 +146,8 @@ macro_rules! single_forms {
 
         /// Bytes of `n` elements of a row.
         const fn n_bytes<const S: usize>(n: usize) -> usize {
-            match S {
-                0 => 4 * n,
-                1 | 2 => 2 * n,
-                _ => n.div_ceil(32) * 34,
-            }
+            let (len, n_bytes) = Storage::ALL[S].block();
+            n.div_ceil(len) * n_bytes
         }
 
         /// `N` elements of a row, widened.
@@ -161,18 +158,19 @@ macro_rules! single_forms {
                 0 => load(w[at * 4..].first_chunk().expect("within k")),
                 1 => wide_f16(w[at * 2..].first_chunk().expect("within k")),
                 2 => wide_bf16(w[at * 2..].first_chunk().expect("within k")),
-                _ => wide_bytes(w[at / 32 * 34..].first_chunk().expect("within k"), at % 32),
+                _ => wide_numbers::<S>(&w[n_bytes::<S>(at / 32 * 32)..], at % 32),
             }
         }
 
-        /// `N` elements of a block of 8-bit numbers.
+        /// `N` elements of a block of numbers with one scale, which is its first half.
         #[inline]
         $(#[$attr])*
-        pub(super) fn wide_bytes(block: &[u8; 34], at: usize) -> V {
+        pub(super) fn wide_numbers<const S: usize>(block: &[u8], at: usize) -> V {
+            let block = &block[..n_bytes::<S>(32)];
             // Widened in all lanes at once, as elements are: alone it takes longer than the products.
             let scales = [[block[0], block[1]]; N];
             let scale = wide_f16(scales.as_flattened().first_chunk().expect("as many"));
-            fma(wide_i8(*block[2 + at..].first_chunk().expect("within a block")), scale, zero())
+            fma(wide_i8(some_numbers(const { Storage::ALL[S] }, block, at)), scale, zero())
         }
 
         /// One element of a row.
@@ -455,7 +453,8 @@ macro_rules! single_forms {
                 Storage::F32 => weighted_sum_of::<0>(&job),
                 Storage::F16 => weighted_sum_of::<1>(&job),
                 Storage::BF16 => weighted_sum_of::<2>(&job),
-                Storage::Q8_0 => weighted_sum_of::<3>(&job),
+                Storage::Q8_0 => weighted_sum_of::<{ Storage::Q8_0 as usize }>(&job),
+                Storage::Q4_0 => weighted_sum_of::<{ Storage::Q4_0 as usize }>(&job),
                 _ => unreachable!("no state is stored so"),
             }
         }

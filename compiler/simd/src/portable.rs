@@ -6,8 +6,8 @@ use bytemuck::{cast_ref, cast_slice};
 
 use crate::abi::{EncodeArgs, GROUP, GemmArgs, QuantiseArgs, Table, WeightedSumArgs};
 use crate::generic::{padded, row_forms, single_forms};
-use crate::layout::block_formats::{DequantisedBlock, Storage, for_format, widened};
-use crate::layout::encode_q8_0::blocks;
+use crate::layout::block_formats::{DequantisedBlock, Storage, for_format, some_numbers, widened};
+use crate::layout::encode_blocks::blocks;
 use crate::layout::int8_rows::{self, Int8Row};
 use crate::view::{self, GemmView, WeightedSumView};
 

@@ -473,7 +473,7 @@ fn products_of_more_elements_than_a_panel_has_are_those_of_double_precision() {
 fn mixtures_of_odd_sizes_are_those_of_double_precision() {
     let mut noise = Noise(11);
     for level in Level::supported() {
-        for storage in [Storage::F32, Storage::F16, Storage::BF16, Storage::Q8_0] {
+        for storage in [Storage::F32, Storage::F16, Storage::BF16, Storage::Q8_0, Storage::Q4_0] {
             let format = (storage, GROUP);
             let odd = [(1, 1, 1), (7, 17, 77), (5, 3, 40), (3, 2, 16), (150, 40, 70)];
             let whole = [(64, 2, 128), (64, 5, 128), (64, 32, 128), (3, 2, 32), (33, 9, 320), (70, 1, 544)];
@@ -532,13 +532,28 @@ fn mixtures_of_odd_sizes_are_those_of_double_precision() {
     }
 }
 
+/// The first number of greatest size, as llama.cpp's reference finds it.
+fn greatest(x: &[f32; 32]) -> f32 {
+    x.iter().fold(0.0, |found: f32, x| if x.abs() > found.abs() { *x } else { found })
+}
+
+fn divided_by(d: f32) -> f32 {
+    if d == 0.0 { 0.0 } else { 1.0 / d }
+}
+
 /// A block as llama.cpp's reference writes it, number by number.
 fn q8_0(x: &[f32; 32]) -> Vec<u8> {
-    let greatest = x.iter().fold(0.0, |found: f32, x| if x.abs() > found { x.abs() } else { found });
-    let d = greatest / 127.0;
-    let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
-    let numbers = x.iter().map(|x| ((x * inverse).round() as i8).cast_unsigned());
+    let d = greatest(x).abs() / 127.0;
+    let numbers = x.iter().map(|x| ((x * divided_by(d)).round() as i8).cast_unsigned());
     f16::from_f32(d).to_le_bytes().into_iter().chain(numbers).collect()
+}
+
+/// The same with two numbers in a byte.
+fn q4_0(x: &[f32; 32]) -> Vec<u8> {
+    let d = greatest(x) / -8.0;
+    let number = |x: f32| ((x * divided_by(d) + 8.5) as u8).min(15);
+    let pairs = x[..16].iter().zip(&x[16..]).map(|(low, high)| number(*low) | number(*high) << 4);
+    f16::from_f32(d).to_le_bytes().into_iter().chain(pairs).collect()
 }
 
 #[test]
@@ -553,10 +568,17 @@ fn blocks_are_those_of_the_format() {
     (x[170], x[210], x[240]) = (65504.0 * 127.0, f32::NAN, f32::NEG_INFINITY);
     // So small that nothing divides by their scale.
     x[320..352].iter_mut().for_each(|x| *x *= 1e-38);
-    let expected: Vec<u8> = x.as_chunks().0.iter().flat_map(q8_0).collect();
-    for level in Level::supported() {
-        let mut out = vec![0xa5_u8; 34 * 50 + 1];
-        let job = EncodeArgs { x: x.as_ptr(), out: out.as_mut_ptr(), n: x.len() as i64 };
+    // Two of greatest size, of which the first has the sign; and nothing but what counts as 0.
+    (x[360], x[380]) = (-7.0, 7.0);
+    (x[390], x[410]) = (7.0, -7.0);
+    x[416..448].fill(-0.0);
+    x[448..480].fill(f32::NAN);
+    let formats = [(Storage::Q8_0, q8_0 as fn(&[f32; 32]) -> Vec<u8>), (Storage::Q4_0, q4_0)];
+    for (level, (storage, reference)) in Level::supported().flat_map(|level| formats.map(|of| (level, of))) {
+        let expected: Vec<u8> = x.as_chunks().0.iter().flat_map(reference).collect();
+        let mut out = vec![0xa5_u8; storage.bytes(x.len()) + 1];
+        let (n, storage) = (x.len() as i64, storage.number());
+        let job = EncodeArgs { x: x.as_ptr(), out: out.as_mut_ptr(), n, storage };
         // SAFETY: the argument struct describes the memory above.
         unsafe { (table(level).encode)(&raw const job) };
         assert_eq!(out.pop(), Some(0xa5));

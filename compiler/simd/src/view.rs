@@ -301,7 +301,8 @@ pub(super) struct WeightedSumView<'a> {
 /// Numbers to be encoded, with their memory.
 pub(super) struct EncodeView<'a> {
     pub(super) x: &'a [f32],
-    pub(super) blocks: &'a mut [[u8; 34]],
+    pub(super) storage: Storage,
+    pub(super) out: &'a mut [u8],
 }
 
 /// The length of `n` pieces of `len` that start `stride` apart.
@@ -436,12 +437,12 @@ pub(super) unsafe fn weighted_sum<'a>(job: *const WeightedSumArgs) -> Option<Wei
 pub(super) unsafe fn encode<'a>(job: *const EncodeArgs) -> EncodeView<'a> {
     // SAFETY: the caller promises a valid argument struct.
     let job = unsafe { &*job };
-    let n = job.n.max(0) as usize;
+    let (n, storage) = (job.n.max(0) as usize, Storage::ALL[job.storage as usize]);
     // SAFETY: the caller promises that the numbers are there, in a tile, which starts at a multiple of 64 bytes.
     let x = unsafe { slice::from_raw_parts(job.x, n) };
     // SAFETY: the caller promises that the blocks are there, for this task alone.
-    let blocks = unsafe { slice::from_raw_parts_mut(job.out.cast::<[u8; 34]>(), n / 32) };
-    EncodeView { x, blocks }
+    let out = unsafe { slice::from_raw_parts_mut(job.out, storage.bytes(n)) };
+    EncodeView { x, storage, out }
 }
 
 /// Addresses and strides of rows.

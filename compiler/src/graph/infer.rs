@@ -92,7 +92,7 @@ pub enum Misfit {
         shape: Shape,
     },
     /// A state of a format that nothing is put into.
-    #[error("a state cannot be stored as {format}; f32, f16, bf16, i32 and q8_0 are possible")]
+    #[error("a state cannot be stored as {format}; f32, f16, bf16, i32, q8_0 and q4_0 are possible")]
     Unwritten {
         /// The format.
         format: Format,
@@ -458,8 +458,9 @@ mod tests {
                 .to_owned())
         );
         assert_eq!(
-            state(64, Format::Q4_0),
-            Err("a state cannot be stored as q4_0; f32, f16, bf16, i32 and q8_0 are possible".to_owned())
+            state(64, Format::Q4_1),
+            Err("a state cannot be stored as q4_1; f32, f16, bf16, i32, q8_0 and q4_0 are possible"
+                .to_owned())
         );
     }
 

@@ -119,9 +119,9 @@ fn spacing(dtype: DType) -> f64 {
     }
 }
 
-/// The same for a format of blocks of 8 bits, whose numbers are a 127th of the largest apart.
+/// The same for a format of blocks.
 fn blocks(format: Format) -> f64 {
-    if format.block_len() > 1 { 1.0 / 127.0 / EPSILON } else { 0.0 }
+    format.written_steps().map_or(0.0, |steps| 1.0 / f64::from(steps) / EPSILON)
 }
 
 /// Whether a value is what it should be; its axes may stand in another order.

@@ -153,6 +153,7 @@ fn precise_and_other_caches_are_possible() {
         &["--kv-type", "f32"],
         &["--precise", "--kv-type", "f16"],
         &["--kv-type", "q8_0"],
+        &["--kv-type", "q4_0"],
         &["--device", "cpu"],
     ] {
         let told = json(&[&["run", "-p", "Once upon a time", "-n", "4", "--json"], more].concat());

@@ -1,6 +1,7 @@
 //! Bounds of the numbers of a value, known before any of them is computed.
 
 use fusebox_compiler::tensor::dtype::DType;
+use fusebox_compiler::tensor::quant::Format;
 
 /// What is known of the numbers of a value.
 #[derive(Clone, Copy)]
@@ -21,10 +22,11 @@ impl Known {
         known(self.least.min(other.least), self.most.max(other.most), self.exact && other.exact)
     }
 
-    /// What is known of these numbers once they are stored in blocks: each is off by half a step, of which the largest
-    /// has 127, and the step is of half precision.
-    pub(super) fn in_blocks(self) -> Self {
-        let off = self.most.max(-self.least) * (0.5 / 127.0 + 0.001);
+    /// What is known of these numbers once they are stored in blocks: each is off by half a step, or by one where it
+    /// would be one more than the last, and the step is of half precision.
+    pub(super) fn in_blocks(self, format: Format) -> Self {
+        let step = format.written_steps().map_or(0.0, |steps| 1.0 / f64::from(steps));
+        let off = self.most.max(-self.least) * (step + 0.001);
         known(self.least - off, self.most + off, false)
     }
 }

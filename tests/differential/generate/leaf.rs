@@ -44,7 +44,7 @@ impl Generator {
                 self.input(dtype, shape)
             }
             6..9 => self.weight(),
-            9..11 if self.has_blocks => {
+            9..11 if self.blocks.is_some() => {
                 let rest = self.some_shape(true);
                 self.state_of_blocks(&rest)
             }

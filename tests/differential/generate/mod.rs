@@ -21,6 +21,7 @@ use fusebox_compiler::graph::op::Op;
 use fusebox_compiler::graph::{Graph, Node, NodeId};
 use fusebox_compiler::tensor::dtype::DType;
 use fusebox_compiler::tensor::label::Label;
+use fusebox_compiler::tensor::quant::Format;
 use fusebox_compiler::tensor::shape::Axis;
 use fusebox_compiler::tensor::sym::{Sym, Symbol};
 
@@ -63,7 +64,8 @@ pub(crate) fn generate(seed: u64) -> Sample {
         random,
         graph: Graph::default(),
         known: Vec::new(),
-        has_blocks: seed >= WITH_BLOCKS && (seed < WITH_PLACES || seed.is_multiple_of(2)),
+        blocks: (seed >= WITH_BLOCKS && (seed < WITH_PLACES || seed.is_multiple_of(2)))
+            .then_some(if seed % 4 < 2 { Format::Q8_0 } else { Format::Q4_0 }),
         has_places: seed >= WITH_PLACES,
         dims: Vec::new(),
         t: Sym::from(t),
@@ -78,7 +80,8 @@ struct Generator {
     random: Random,
     graph: Graph,
     known: Vec<Known>,
-    has_blocks: bool,
+    /// The format of states in blocks, where there are such.
+    blocks: Option<Format>,
     has_places: bool,
     /// Axes with their usual sizes.
     dims: Vec<(Axis, Sym)>,
@@ -94,7 +97,7 @@ impl Generator {
     fn choose_dims(&mut self) {
         let mut sizes = vec![self.t.clone(), self.t.clone() + self.p.clone()];
         sizes.push(if self.chance(3) { self.p.clone() } else { Sym::from(4i64) });
-        let rows: &[i64] = if self.has_blocks { &ROWS_OF_BLOCKS } else { &ROWS };
+        let rows: &[i64] = if self.blocks.is_some() { &ROWS_OF_BLOCKS } else { &ROWS };
         sizes.push(Sym::from(rows[self.random.below(rows.len())]));
         for _ in 0..3 {
             sizes.push(Sym::from(SIZES[self.random.below(SIZES.len())]));
@@ -145,7 +148,7 @@ impl Generator {
     }
 
     fn step(&mut self) -> Option<NodeId> {
-        if self.has_blocks && self.chance(6) {
+        if self.blocks.is_some() && self.chance(6) {
             return self.write_rows();
         }
         if self.has_places && self.chance(6) {

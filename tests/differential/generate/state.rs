@@ -19,7 +19,7 @@ impl Generator {
     pub(super) fn state_of_blocks(&mut self, rest: &Shape) -> Option<NodeId> {
         let row = self.dims[3].clone();
         let axes = rest.without(row.0).iter().cloned().chain([row]).collect::<Vec<_>>();
-        self.state(Format::Q8_0, Shape::new(axes)?)
+        self.state(self.blocks?, Shape::new(axes)?)
     }
 
     /// Whether a node is what the state holds in the end, so far.
@@ -66,7 +66,7 @@ impl Generator {
         let varies = rest.iter().find(|(_, size)| size.as_const().is_none()).cloned();
         let (from, len) = varies.or_else(|| self.pick(&rest.iter().cloned().collect::<Vec<_>>()))?;
         let state = self.any(|g, id| {
-            let is_stored = g.is_last(id) && g.graph.stored_format(id) == Some(Format::Q8_0);
+            let is_stored = g.is_last(id) && g.graph.stored_format(id) == g.blocks;
             is_stored && g.shape(id).rank() == rest.rank() + 1
         });
         let state = match state {
@@ -89,11 +89,11 @@ impl Generator {
             let shape = g.shape(id);
             let fills =
                 g.dtype(id) == DType::F32 && shape.iter().last().is_some_and(|(axis, _)| *axis == row);
-            shape.rank() > usize::from(g.has_blocks) && (!g.has_blocks || fills)
+            shape.rank() > usize::from(g.blocks.is_some()) && (g.blocks.is_none() || fills)
         })?;
         let (dtype, own) = (self.dtype(value), self.shape(value));
         let others: Vec<(Axis, Sym)> =
-            own.iter().filter(|(axis, _)| !self.has_blocks || *axis != row).cloned().collect();
+            own.iter().filter(|(axis, _)| self.blocks.is_none() || *axis != row).cloned().collect();
         let (from, len) = self.pick(&others)?;
         let rows = 1 + self.random.below(4) as i64;
         let n_pages = len.most() / rows + 1 + self.random.below(2) as i64;
@@ -101,10 +101,10 @@ impl Generator {
         if shape.iter().any(|(_, size)| size.as_const().is_none()) {
             return None;
         }
-        let format = if self.has_blocks { Format::Q8_0 } else { Format::of(dtype) };
+        let format = self.blocks.unwrap_or(Format::of(dtype));
         let state = self.state(format, shape)?;
         let made = self.of(state).or(self.of(value));
-        let made = if self.has_blocks { made.in_blocks() } else { made };
+        let made = self.blocks.map_or(made, |format| made.in_blocks(format));
         let mut place = || {
             let ty = Type::new(DType::I32, Shape::new([(from, len.clone())])?);
             let op = Op::Input { name: self.name("x"), ty };
@@ -135,8 +135,8 @@ impl Generator {
             return None;
         }
         let made = self.of(state).or(self.of(value));
-        let is_rounded = self.graph.stored_format(state).is_some_and(|format| format.block_len() > 1);
-        let made = if is_rounded { made.in_blocks() } else { made };
+        let rounded = self.graph.stored_format(state).filter(|format| format.block_len() > 1);
+        let made = rounded.map_or(made, |format| made.in_blocks(format));
         // An index runs over an axis that the state has not.
         let (value, from) = if self.shape(state).has(from) {
             let to = label("w");

@@ -14,6 +14,7 @@ use fusebox_compiler::graph::Name;
 use fusebox_compiler::options::{Numbers, Options, Planted};
 use fusebox_compiler::schedule::{Place, Plan};
 use fusebox_compiler::tensor::quant::Format;
+use fusebox_models::config::attention::Latent;
 use fusebox_models::config::network::Dense;
 use fusebox_models::config::recurrent::{Beside, Delta, ShortConv, StateSpace};
 use fusebox_models::config::{self, Block, Config, KvCache, Mixer, Network};
@@ -530,8 +531,10 @@ fn a_page_that_is_written_again_is_found_no_more() {
 
 #[test]
 fn a_saved_sequence_goes_on_as_if_it_had_never_stopped() {
-    let own = small(Attention::Grouped(grouped(4, 2, 16)), Format::F32);
-    let latents = small(Attention::Latent(latent(false)), Format::F32);
+    // Rows of both fill blocks, those of the third do not.
+    let own = small(Attention::Grouped(grouped(4, 2, 32)), Format::F32);
+    let latents = Latent { kv_lora: 64, rope: 32, ..latent(false) };
+    let latents = small(Attention::Latent(latents), Format::F32);
     let models = [
         model(&Made::new(&own), "sequences-saved"),
         model(&Made::new(&latents), "sequences-saved-latents"),
@@ -539,8 +542,9 @@ fn a_saved_sequence_goes_on_as_if_it_had_never_stopped() {
         windowed("sequences-saved-windows"),
     ];
     let file = path("sequence.fbkv");
-    for (number, model) in models.iter().enumerate() {
-        for format in [Format::F32, Format::F16] {
+    for format in [Format::F32, Format::F16, Format::Q8_0, Format::Q4_0] {
+        let models = if format.block_len() > 1 { &models[..2] } else { &models[..] };
+        for (number, model) in models.iter().enumerate() {
             let settings = settings(3, 4, format);
             let mut one = engine(model, &settings, processor());
             // Other sequences come first, so that pages differ.

@@ -17,8 +17,8 @@ use bytemuck::{cast_ref, cast_slice};
 
 use crate::abi::{EncodeArgs, GROUP, GemmArgs, QuantiseArgs, QuantisedFunctions, Table, WeightedSumArgs};
 use crate::generic::{entries, padded, single_forms};
-use crate::layout::block_formats::{DequantisedBlock, Storage, for_format, widened};
-use crate::layout::encode_q8_0::blocks;
+use crate::layout::block_formats::{DequantisedBlock, Storage, for_format, some_numbers, widened};
+use crate::layout::encode_blocks::blocks;
 use crate::prefetch::{
     prefetch_linear as prefetch_row, prefetch_linear as prefetch_stream,
     prefetch_rows_linear as prefetch_one_of_rows, prefetch_rows_linear as prefetch_rows,

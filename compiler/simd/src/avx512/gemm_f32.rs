@@ -9,7 +9,7 @@ use std::arch::x86_64::{_mm512_castps_si512, _mm512_setzero_si512};
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::avx512::single::{LONG, wide_bytes};
+use crate::avx512::single::{LONG, wide_numbers};
 use crate::avx512::vector::{
     N, V, fma, lanes, load, padded, splat, store_bytes, transpose, wide_bf16, wide_f16, zero,
 };
@@ -101,7 +101,7 @@ pub(super) fn widened<const S: usize>(row: &[u8], at: usize) -> V {
         Storage::F32 => load(row[4 * at..].first_chunk().expect("within a row")),
         Storage::F16 => wide_f16(row[2 * at..].first_chunk().expect("within a row")),
         Storage::BF16 => wide_bf16(row[2 * at..].first_chunk().expect("within a row")),
-        _ => wide_bytes(row[at / 32 * 34..].first_chunk().expect("whole blocks"), at % 32),
+        storage => wide_numbers::<S>(&row[storage.bytes(at / 32 * 32)..], at % 32),
     }
 }
 

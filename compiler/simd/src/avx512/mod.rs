@@ -117,6 +117,7 @@ unsafe extern "C-unwind" fn weighted_sum_packed(address: *const WeightedSumArgs)
         Storage::F16 if pays => gemm_f32::weighted_sum::<{ Storage::F16 as usize }>(&job),
         Storage::BF16 if pays => gemm_f32::weighted_sum::<{ Storage::BF16 as usize }>(&job),
         Storage::Q8_0 if pays => gemm_f32::weighted_sum::<{ Storage::Q8_0 as usize }>(&job),
+        Storage::Q4_0 if pays => gemm_f32::weighted_sum::<{ Storage::Q4_0 as usize }>(&job),
         // SAFETY: as above.
         _ => unsafe { weighted_sum(address) },
     }
@@ -153,8 +154,8 @@ entries! {
             }
             Storage::F16 => for_format!(job, [F16], gemm_amx_bf16::gemm::<S, 256, 2, 32, 0>(unit, &job)),
             Storage::BF16 => for_format!(job, [BF16], gemm_amx_bf16::gemm::<S, 256, 1, 32, 0>(unit, &job)),
-            Storage::Q8_0 if job.k <= SHORT => {
-                for_format!(job, [Q8_0], gemm_amx_bf16::gemm::<S, B, 1, 4, 4>(unit, &job));
+            Storage::Q8_0 | Storage::Q4_0 if job.k <= SHORT => {
+                for_format!(job, [Q8_0 Q4_0], gemm_amx_bf16::gemm::<S, B, 1, 4, 4>(unit, &job));
             }
             _ => for_format!(job, by 32, gemm_amx_bf16::gemm::<S, B, 1, 32, 8>(unit, &job)),
         }
@@ -221,7 +222,7 @@ const MANY_MIXED: usize = 8;
 unsafe extern "C-unwind" fn weighted_sum_amx(address: *const WeightedSumArgs) {
     // SAFETY: the caller passes a valid argument struct.
     let Some(job) = (unsafe { view::weighted_sum(address) }) else { return };
-    let has_amx = matches!(job.v.storage, Storage::F16 | Storage::Q8_0);
+    let has_amx = matches!(job.v.storage, Storage::F16 | Storage::Q8_0 | Storage::Q4_0);
     if !has_amx || job.n_cols < MANY_MIXED || job.p_row != size_of::<f32>() {
         // SAFETY: as above.
         return unsafe { weighted_sum_packed(address) };
@@ -230,7 +231,8 @@ unsafe extern "C-unwind" fn weighted_sum_amx(address: *const WeightedSumArgs) {
     let unit = &unsafe { Unit::new() };
     match job.v.storage {
         Storage::F16 => gemm_amx_bf16::weighted_sum::<{ Storage::F16 as usize }>(unit, &job),
-        _ => gemm_amx_bf16::weighted_sum::<{ Storage::Q8_0 as usize }>(unit, &job),
+        Storage::Q8_0 => gemm_amx_bf16::weighted_sum::<{ Storage::Q8_0 as usize }>(unit, &job),
+        _ => gemm_amx_bf16::weighted_sum::<{ Storage::Q4_0 as usize }>(unit, &job),
     }
 }
 

@@ -11,8 +11,8 @@ use crate::avx512::vector::{
     zero,
 };
 use crate::generic::single_forms;
-use crate::layout::block_formats::{DequantisedBlock, Storage, for_format, widened};
-use crate::layout::encode_q8_0::blocks;
+use crate::layout::block_formats::{DequantisedBlock, Storage, for_format, some_numbers, widened};
+use crate::layout::encode_blocks::blocks;
 use crate::prefetch::{prefetch_one_of_rows, prefetch_row, prefetch_rows, prefetch_stream};
 use crate::view::{self, GemmView, WeightedSumView};
 

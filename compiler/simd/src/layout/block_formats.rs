@@ -188,7 +188,7 @@ impl BlockRow<'_> {
         let Some(blocks) = (match storage {
             Storage::Int8 => {
                 let q = self.bytes[idx * 32..].first_chunk().expect("a row has whole blocks");
-                return DequantisedBlock { q: signed(q), a: [self.scale(idx); 2], b: [0.0; 2] };
+                return DequantisedBlock { q: signed::<32>(q), a: [self.scale(idx); 2], b: [0.0; 2] };
             }
             _ => storage.blocks(),
         }) else {
@@ -196,7 +196,7 @@ impl BlockRow<'_> {
         };
         let n = blocks.len / 32;
         let block = &self.bytes[idx / n * blocks.bytes..][..blocks.bytes];
-        let q = numbers(blocks, block, idx % n);
+        let q = numbers(blocks, block, idx % n * 32);
         let n_groups = 32 / blocks.group_len().min(32);
         let first = idx % n * n_groups;
         let (a, b) = scale_and_offset(blocks, block, first);
@@ -230,23 +230,39 @@ pub(crate) fn widened(bits: u16) -> f32 {
     f32::from_bits(size | (bits & 0x8000) << 16)
 }
 
-/// The bits of 32 numbers of a block as those numbers. Loops, as everywhere here: a closure passed to a library
-/// function might not be compiled with the instructions of the level.
+/// `N` numbers of a block, as bytes with a sign, from a multiple of `N` on.
 #[inline(always)]
-fn numbers(blocks: &Blocks, block: &[u8], group: usize) -> [i8; 32] {
-    let mut bits = [0_u8; 32];
+pub(crate) fn some_numbers<const N: usize>(storage: Storage, block: &[u8], first: usize) -> [u8; N] {
+    let Some(blocks) = storage.blocks() else { unreachable!("plain elements have no blocks") };
+    let numbers = numbers::<N>(blocks, block, first);
+    let mut bytes = [0; N];
+    for i in 0..N {
+        bytes[i] = numbers[i].cast_unsigned();
+    }
+    bytes
+}
+
+/// The bits of `N` numbers of a block, from the `first` on, as those numbers: a power of two of them, up to 32, and
+/// `first` is a multiple of it. Loops, as everywhere here: a closure passed to a library function might not be compiled
+/// with the instructions of the level.
+#[inline(always)]
+fn numbers<const N: usize>(blocks: &Blocks, block: &[u8], first: usize) -> [i8; N] {
+    // These lie side by side in a plane of that width or more.
+    let run = const { if N < 16 { N } else { 16 } };
+    let mut bits = [0_u8; N];
     for plane in blocks.quanta.planes {
-        if plane.width < 16 {
-            for i in 0..32 {
-                bits[i] |= plane.bits(block, 32 * group + i);
+        // Bytes by themselves follow each other, whatever the width.
+        if plane.width < 16 && plane.per_byte > 1 {
+            for i in 0..N {
+                bits[i] |= plane.bits(block, first + i);
             }
             continue;
         }
-        for half in 0..2 {
-            let (byte, shift) = plane.place(32 * group + 16 * half);
-            let bytes: &[u8; 16] = block[byte..].first_chunk().expect("a whole block");
-            for i in 0..16 {
-                bits[16 * half + i] |= (bytes[i] >> shift & plane.mask()) << plane.to;
+        for from in (0..N).step_by(run) {
+            let (byte, shift) = plane.place(first + from);
+            let bytes = &block[byte..][..run];
+            for i in 0..run {
+                bits[from + i] |= (bytes[i] >> shift & plane.mask()) << plane.to;
             }
         }
     }
@@ -259,7 +275,7 @@ fn numbers(blocks: &Blocks, block: &[u8], group: usize) -> [i8; 32] {
             }
         }
         Code::Table(table) => {
-            for i in 0..32 {
+            for i in 0..N {
                 numbers[i] = table[usize::from(bits[i] & 15)];
             }
         }
@@ -294,9 +310,9 @@ fn factor(Factor { at, kind }: Factor, block: &[u8]) -> f32 {
 }
 
 #[inline(always)]
-fn signed(bytes: &[u8; 32]) -> [i8; 32] {
-    let mut q = [0; 32];
-    for i in 0..32 {
+fn signed<const N: usize>(bytes: &[u8; N]) -> [i8; N] {
+    let mut q = [0; N];
+    for i in 0..N {
         q[i] = bytes[i].cast_signed();
     }
     q

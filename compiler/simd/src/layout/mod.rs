@@ -6,7 +6,7 @@
 #[cfg(test)]
 pub(super) mod activations;
 pub(super) mod block_formats;
-pub(super) mod encode_q8_0;
+pub(super) mod encode_blocks;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod int14_rows;
 pub(super) mod int8_rows;

@@ -83,7 +83,7 @@ fn verify_param(id: ParamId, param: &Param, complaints: &mut Vec<Complaint>) {
         complaints.push(Complaint::new(&place, what));
     }
     if param.access == Access::Write && !param.format.is_written() {
-        let what = format!("{} cannot be written, an element type or q8_0 can", param.format);
+        let what = format!("{} cannot be written, an element type, q8_0 or q4_0 can", param.format);
         complaints.push(Complaint::new(&place, what));
     }
 }

@@ -36,8 +36,8 @@ fn buffers_tiles_and_ranges_that_do_not_fit() {
     check(
         samples::MAP,
         "f16[d:13]",
-        "q4_0[d:32]",
-        "buffer @1: q4_0 cannot be written, an element type or q8_0 can",
+        "q4_1[d:32]",
+        "buffer @1: q4_1 cannot be written, an element type, q8_0 or q4_0 can",
     );
     check(samples::MATRIX_VECTOR, "f32[32]", "f32[0]", &format!("part 0: tile0: {positive} 2^24"));
     check(samples::MAP, "step 4", "step 0", "part 0: d0: steps and blocks must be from 1 up");

@@ -319,7 +319,19 @@ impl Format {
 
     /// Whether kernels store elements of this format.
     pub fn is_written(self) -> bool {
-        self.plain().is_some() || self == Self::Q8_0
+        self.plain().is_some() || self.written_steps().is_some()
+    }
+
+    /// Steps from zero to the element of greatest size in a block that kernels store; nothing for other formats.
+    ///
+    /// Each such block has one scale, of half precision, for all its numbers. Micro-kernels encode and mix these
+    /// formats.
+    pub fn written_steps(self) -> Option<f32> {
+        match (self, self.blocks()?.quanta.code) {
+            (Self::Q8_0, Code::Signed) => Some(127.0),
+            (Self::Q4_0, Code::From(zero)) => Some(zero.into()),
+            _ => None,
+        }
     }
 
     /// Elements as this format holds them, once they are written; nothing where they do not fill whole blocks, or

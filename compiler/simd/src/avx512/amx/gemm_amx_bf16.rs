@@ -49,7 +49,7 @@ pub(crate) fn gemm<const S: usize, const B: usize, const P: usize, const N: usiz
 /// Steps of 32 rows that are mixed at a time.
 const MIXED: usize = 4;
 
-/// All columns of a weighted sum of F16 or `Q8_0` rows, whose factors are contiguous.
+/// All columns of a weighted sum of F16, `Q8_0` or `Q4_0` rows, whose factors are contiguous.
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 pub(crate) fn weighted_sum<const S: usize>(unit: &Unit, job: &WeightedSumView<'_>) {

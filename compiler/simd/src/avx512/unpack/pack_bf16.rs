@@ -19,7 +19,7 @@ use bytemuck::AnyBitPattern;
 
 use crate::avx512::amx::Tile;
 use crate::avx512::amx::bf16_tiles::{STEP, joined, paired, split};
-use crate::avx512::single::wide_bytes;
+use crate::avx512::single::wide_numbers;
 use crate::avx512::unpack::pack_int8::{Group, PANEL, Panel, pack};
 use crate::avx512::vector::{V, fma, load, load_bytes, splat, store_bytes, transpose, wide_f16};
 use crate::layout::block_formats::Storage;
@@ -185,9 +185,10 @@ pub(crate) fn pairs<const S: usize, const N: usize>(
 #[inline]
 #[target_feature(enable = "avx512bw,avx512vl,avx512vnni")]
 fn widened<const S: usize>(row: &[u8], (e, n): (usize, usize)) -> [V; 2] {
-    if const { matches!(Storage::ALL[S], Storage::Q8_0) } {
-        let block: &[u8; 34] = row[e / 32 * 34..].first_chunk().expect("rows have whole blocks");
-        return [wide_bytes(block, 0), wide_bytes(block, STEP / 2)];
+    let storage = const { Storage::ALL[S] };
+    if storage.blocks().is_some() {
+        let block = &row[storage.bytes(e)..];
+        return [wide_numbers::<S>(block, 0), wide_numbers::<S>(block, STEP / 2)];
     }
     let mut buffer = [0; 64];
     let (two, _) = padded(&row[2 * e..][..2 * n], &mut buffer).as_chunks();

@@ -6,15 +6,15 @@
 use cranelift_codegen::ir::InstBuilder;
 
 use crate::codegen::cpu::emit::Emitter;
+use crate::codegen::cpu::product::boundary::storage;
 use crate::kernel::Nest;
 use crate::kernel::stored::Stored;
 
 impl Emitter<'_, '_> {
     /// Emits a nest as calls of micro-kernels, if it stores blocks.
     pub(crate) fn blocks(&mut self, nest: &Nest) -> bool {
-        if nest.blocks(self.kernel).is_none() {
-            return false;
-        }
+        let Some(format) = nest.blocks(self.kernel) else { return false };
+        let (storage, _) = storage(format).expect("micro-kernels know what kernels store");
         let (row, outer) = nest.loops.split_last().expect("a row is a loop");
         let (tile, from) = nest.loaded(nest.value).expect("a row of a tile is copied");
         let [from, to] = [(tile, from), (nest.target, &nest.at[..])]
@@ -27,6 +27,7 @@ impl Emitter<'_, '_> {
                 emitter.place_of(&from, &[]).0,
                 emitter.place_of(&to, &[]).0,
                 emitter.builder.ins().isub(end, first),
+                emitter.whole(storage.number()),
             ];
             emitter.call_micro(function, &fields);
         });

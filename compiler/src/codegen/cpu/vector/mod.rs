@@ -10,18 +10,18 @@ use cranelift_codegen::ir::condcodes::FloatCC;
 use cranelift_codegen::ir::types::{F32X4, I8X16, I32, I32X4};
 use cranelift_codegen::ir::{Endianness, InstBuilder, MemFlagsData, Value};
 use cranelift_frontend::Variable;
+use fusebox_formats::{Code, Plane};
 
 use crate::codegen::cpu::emit::{CONSTANT, Emitter};
 use crate::codegen::cpu::vector::lane_strides::{LANES, Stride};
 use crate::codegen::cpu::vector::plan::{Flat, Form, Plan};
 use crate::foundation::entity::List;
-use crate::graph::op::{Binary, Fold};
+use crate::graph::op::{Binary, Fold, Scalar};
 use crate::kernel::index::Index;
 use crate::kernel::walk::needed;
 use crate::kernel::{Expr, ExprId, Folding, Nest, VarId};
 use crate::options::Numbers;
 use crate::tensor::dtype::DType;
-use crate::tensor::quant::Format;
 
 pub(super) mod lane_strides;
 pub(super) mod plan;
@@ -382,35 +382,74 @@ impl Emitter<'_, '_> {
             });
             return groups.collect();
         }
-        let block_len = flat.format.block_len() as i64;
+        let blocks = flat.format.blocks().expect("plain elements are loaded as they are");
+        let plane = &blocks.quanta.planes[0];
+        let block_len = blocks.len as i64;
         let is_one_block = flat.divisor % block_len == 0 && plan.groups * LANES <= block_len;
         let mut shared = None;
         let groups = (0..plan.groups).map(|group| {
             let from = group * LANES;
             let is_shared = is_one_block && flat.stride.is_some_and(|stride| stride.is_even);
-            let (address, scale) = match shared {
-                Some(pair) if is_shared => pair,
+            let (block, i, scale) = match shared {
+                Some(own) if is_shared => own,
                 _ => self.ahead(plan, from, |emitter| {
                     let element = emitter.moved(flat, start);
                     let (block, i) = emitter.split(element, block_len);
-                    let offset = emitter.builder.ins().imul_imm_s(block, Format::Q8_0.block_bytes() as i64);
+                    let offset = emitter.builder.ins().imul_imm_s(block, blocks.bytes as i64);
                     let block = emitter.builder.ins().iadd(layout.base, offset);
-                    let scale = emitter.half(block, 0);
-                    (emitter.builder.ins().iadd(block, i), emitter.splat(scale))
+                    let scale = emitter.half(block, blocks.scale.at as i32);
+                    (block, i, emitter.splat(scale))
                 }),
             };
-            shared = Some((address, scale));
-            let offset = 2 + if is_shared { from as i32 } else { 0 };
-            let bytes = self.builder.ins().load(I32, CONSTANT, address, offset);
+            shared = Some((block, i, scale));
+            let bytes = if is_shared {
+                self.four_numbers(plane, block, from as usize)
+            } else {
+                self.four_numbers_at(plane, block, i)
+            };
             let bytes = self.builder.ins().scalar_to_vector(I32X4, bytes);
             let little = MemFlagsData::new().with_endianness(Endianness::Little);
             let bytes = self.builder.ins().bitcast(I8X16, little, bytes);
             let pairs = self.builder.ins().swiden_low(bytes);
             let whole = self.builder.ins().swiden_low(pairs);
-            let q = self.float(whole);
+            let mut q = self.float(whole);
+            if let Code::From(zero) = blocks.quanta.code {
+                let zero = self.constant(Scalar::float(f32::from(zero)));
+                let zero = self.splat(zero);
+                q = self.builder.ins().fsub(q, zero);
+            }
             self.builder.ins().fmul(scale, q)
         });
         groups.collect()
+    }
+
+    /// The bits of four numbers of a block, the first of which is known: a byte each.
+    fn four_numbers(&mut self, plane: &Plane, block: Value, first: usize) -> Value {
+        let (byte, shift) = plane.place(first);
+        let bytes = self.builder.ins().load(I32, CONSTANT, block, byte as i32);
+        let bytes = self.builder.ins().ushr_imm_u(bytes, i64::from(shift));
+        self.masked(plane, bytes)
+    }
+
+    /// The same from any multiple of four on.
+    fn four_numbers_at(&mut self, plane: &Plane, block: Value, i: Value) -> Value {
+        if plane.per_byte == 1 {
+            let address = self.builder.ins().iadd(block, i);
+            return self.builder.ins().load(I32, CONSTANT, address, plane.at as i32);
+        }
+        let column = self.builder.ins().band_imm_u(i, plane.width as i64 - 1);
+        let address = self.builder.ins().iadd(block, column);
+        let bytes = self.builder.ins().load(I32, CONSTANT, address, plane.at as i32);
+        let layer = self.builder.ins().ushr_imm_u(i, i64::from(plane.width.ilog2()));
+        let shift = self.builder.ins().imul_imm_s(layer, i64::from(plane.bits));
+        let bytes = self.builder.ins().ushr(bytes, shift);
+        self.masked(plane, bytes)
+    }
+
+    /// The lowest bits of each of four bytes: those of a number.
+    fn masked(&mut self, plane: &Plane, bytes: Value) -> Value {
+        let mask = u32::from_le_bytes([plane.mask(); 4]);
+        self.builder.ins().band_imm_u(bytes, i64::from(mask))
     }
 
     fn store_lanes(&mut self, plan: &Plan<'_>, ready: &Ready, values: &[Value], width: Width) {

@@ -70,13 +70,14 @@ impl Flat {
     /// Whether lanes are neighbours in one block of a format that is decoded in vectors.
     pub(crate) fn is_in_quads(&self) -> bool {
         let is_close = self.stride.is_some_and(|stride| stride.step == 1);
-        self.format == Format::Q8_0 && is_close && self.divisor % LANES == 0
+        self.format.written_steps().is_some() && is_close && self.divisor % LANES == 0
     }
 
     /// The cost of loading one number, and of four.
     fn costs(&self) -> (i64, i64) {
         let Some(dtype) = self.format.plain() else {
-            return if self.is_in_quads() { (16, 9) } else { (30, 130) };
+            let four = if self.format == Format::Q8_0 { 9 } else { 13 };
+            return if self.is_in_quads() { (16, four) } else { (30, 130) };
         };
         let (one, four) = match dtype {
             DType::F32 | DType::I32 => (1, 1),

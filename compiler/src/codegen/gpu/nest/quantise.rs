@@ -1,20 +1,21 @@
-//! Quantises rows to `Q8_0`.
+//! Quantises rows to blocks: `Q8_0` and `Q4_0`.
 //!
-//! In: a nest that copies rows of a tile to a buffer of format `Q8_0`. Out: its stores. Threads take blocks of 32 in
-//! turn: each finds the largest magnitude, and packs the quants four to a word, with the formulas of `tensor::quant`.
-//! Two scales share a word, which is stored atomically.
+//! In: a nest that copies rows of a tile to a buffer of blocks. Out: its stores. Threads take blocks in turn: each
+//! finds the element of greatest size, and packs the quants into words, with the formulas of `tensor::quant`. Two
+//! scales share a word, which is stored atomically.
 
 use cubecl_core::ir::{Arithmetic, Comparison, Variable};
+use fusebox_formats::{Code, Numbers};
 
 use crate::codegen::gpu::emit::Emitter;
-use crate::codegen::gpu::value::layout::{FieldKind, field_offset};
+use crate::codegen::gpu::value::layout::{FieldKind, field_bytes, field_offset};
 use crate::codegen::gpu::writer::{F32, I32, Writes, constant, signed_constant};
 use crate::kernel::{Nest, Place, VarId};
 use crate::target::THREADS;
 use crate::tensor::dtype::DType;
 use crate::tensor::quant::Format;
 
-/// Quants in a word.
+/// Bytes of a word.
 const WORD: i64 = 4;
 
 impl Emitter<'_> {
@@ -46,32 +47,32 @@ impl Emitter<'_> {
         let element = self.element(nest.target, &nest.at);
         let block = self.writer.div(element, len);
 
-        let zero = self.writer.float_number(0.0);
-        let most = self.writer.mutable(zero);
-        self.counted(constant(0), len, constant(1), |emitter, i| {
-            let x = emitter.source_value(nest, row, (first, i));
-            let size = emitter.writer.function(Arithmetic::Abs, x);
-            let larger = emitter.writer.arithmetic(Arithmetic::Max, size, most.value());
-            emitter.writer.set(&most, larger);
-        });
-        let [one, steps] = [1.0, 127.0].map(|number| self.writer.float_number(number));
-        let d = self.writer.arithmetic(Arithmetic::Div, most.value(), steps);
+        let Numbers { planes: [plane], code } =
+            format.blocks().expect("only blocks are rounded as such").quanta
+        else {
+            unreachable!("numbers that kernels store lie in one plane")
+        };
+        let greatest = self.greatest(nest, (row, first), len);
+        let d = self.scale_of(code, greatest);
+        let [zero, one] = [0.0, 1.0].map(|number| self.writer.float_number(number));
         let inverse = self.writer.arithmetic(Arithmetic::Div, one, d);
         let is_none = self.equals(d, zero);
         let inverse = self.writer.select(is_none, zero, inverse);
 
         let first_word = field_offset(format, n_elements, FieldKind::Elements) / 4;
-        let n_words = constant(format.block_len() as i64 / WORD);
+        let n_words = constant(field_bytes(format, FieldKind::Elements) as i64 / WORD);
         let start = self.writer.mul(block, n_words);
         let words = self.writer.add(start, constant(first_word as i64));
         self.counted(constant(0), n_words, constant(1), |emitter, number| {
             let mut word = constant(0);
-            for byte in 0..WORD {
+            for (byte, layer) in
+                (0..WORD).flat_map(|byte| (0..plane.per_byte).map(move |layer| (byte, layer)))
+            {
                 let i = emitter.writer.mul(number, constant(WORD));
-                let i = emitter.writer.add(i, constant(byte));
+                let i = emitter.writer.add(i, constant(byte + (plane.width * layer) as i64));
                 let x = emitter.source_value(nest, row, (first, i));
-                let bits = emitter.rounded_quant(x, inverse);
-                let bits = emitter.writer.shift_left(bits, 8 * byte as u32);
+                let bits = emitter.quant_of(code, x, inverse);
+                let bits = emitter.writer.shift_left(bits, 8 * byte as u32 + plane.bits * layer as u32);
                 word = emitter.writer.or(word, bits);
             }
             let place = emitter.writer.add(words, number);
@@ -88,6 +89,50 @@ impl Emitter<'_> {
         let value = self.writer.add(first, i);
         self.vars.insert(row, value);
         self.scalar(nest, nest.value)
+    }
+
+    /// The first element of greatest size in a block.
+    fn greatest(&mut self, nest: &Nest, (row, first): (VarId, Variable), len: Variable) -> Variable {
+        let zero = self.writer.float_number(0.0);
+        let greatest = self.writer.mutable(zero);
+        self.counted(constant(0), len, constant(1), |emitter, i| {
+            let x = emitter.source_value(nest, row, (first, i));
+            let sizes = [x, greatest.value()].map(|x| emitter.writer.function(Arithmetic::Abs, x));
+            let is_greater = emitter.writer.compare(Comparison::Greater, sizes[0], sizes[1]);
+            let found = emitter.writer.select(is_greater, x, greatest.value());
+            emitter.writer.set(&greatest, found);
+        });
+        greatest.value()
+    }
+
+    /// The scale that makes the element of greatest size the last quant with a sign, or the first one of others.
+    fn scale_of(&mut self, code: Code, greatest: Variable) -> Variable {
+        let (greatest, steps) = match code {
+            Code::Signed => (self.writer.function(Arithmetic::Abs, greatest), 127.0),
+            Code::From(zero) => (greatest, -f32::from(zero)),
+            Code::Table(_) => unreachable!("no kernel stores numbers of a table"),
+        };
+        let steps = self.writer.float_number(steps);
+        self.writer.arithmetic(Arithmetic::Div, greatest, steps)
+    }
+
+    /// The bits of the quant of an element.
+    fn quant_of(&mut self, code: Code, x: Variable, inverse: Variable) -> Variable {
+        match code {
+            Code::Signed => self.rounded_quant(x, inverse),
+            Code::From(zero) => self.quant_above(zero, x, inverse),
+            Code::Table(_) => unreachable!("no kernel stores numbers of a table"),
+        }
+    }
+
+    /// The nearest quant above a zero point, ties upwards; there are as many above it as below.
+    fn quant_above(&mut self, zero: u8, x: Variable, inverse: Variable) -> Variable {
+        let quotient = self.times(x, inverse);
+        let moved = self.writer.float_number(f32::from(zero) + 0.5);
+        let moved = self.writer.arithmetic(Arithmetic::Add, quotient, moved);
+        let whole = self.writer.cast(I32, moved);
+        let bits = self.writer.unsigned(whole);
+        self.writer.arithmetic(Arithmetic::Min, bits, constant(2 * i64::from(zero) - 1))
     }
 
     /// The nearest 8-bit quant, ties away from zero.
