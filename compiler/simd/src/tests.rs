@@ -502,7 +502,8 @@ fn mixtures_of_odd_sizes_are_those_of_double_precision() {
                 };
                 let table = table(level);
                 // Factors and rows of these are sums of two bfloat16 numbers.
-                let are_halved = n_cols >= 8 && matches!(storage, Storage::F16 | Storage::Q8_0);
+                let are_halved =
+                    n_cols >= 8 && matches!(storage, Storage::F16 | Storage::Q8_0 | Storage::Q4_0);
                 let of_bf16 = table.bf16.map(|bf16| (bf16.weighted_sum, are_halved && level == Level::Amx));
                 for (function, is_halved) in
                     [Some((table.weighted_sum, false)), of_bf16].into_iter().flatten()
