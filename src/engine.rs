@@ -132,7 +132,7 @@ impl Engine {
         Ok(self.runtime.load_prefixes(folder)?)
     }
 
-    /// Whether a sequence can be cut to so many tokens.
+    /// Whether a sequence can be cut to `len` tokens.
     ///
     /// # Errors
     /// Where there is no such sequence.

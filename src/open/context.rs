@@ -103,7 +103,7 @@ impl ContextRange {
     }
 }
 
-/// How many pages of a KV cache fit into `free` bytes, but no more than `most`; `bytes` is what so many take.
+/// How many pages of a KV cache fit into `free` bytes, but no more than `most`; `bytes` is what `n` of them take.
 pub fn pages_fitting(bytes: impl Fn(usize) -> usize, most: usize, free: usize) -> usize {
     let (mut fitting, mut too_many) = (0, most + 1);
     while too_many - fitting > 1 {

@@ -94,7 +94,7 @@ pub enum Window {
     Sliding(usize),
     /// Those of its own chunk of a number of positions (Llama 4).
     Chunk(usize),
-    /// Those up to so many away, on either side (`ModernBERT`).
+    /// Those at most this far away, on either side (`ModernBERT`).
     Around(usize),
 }
 

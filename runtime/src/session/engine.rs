@@ -513,15 +513,17 @@ impl Engine {
         self.carried.is_some()
     }
 
-    /// Whether a sequence can be cut to so many tokens.
+    /// Whether a sequence can be cut to `len` tokens.
     ///
     /// # Errors
     /// Where there is no such sequence.
     pub fn can_cut(&self, id: SequenceId, len: usize) -> Result<bool, Error> {
         let sequence = self.sequence(id)?;
+        if len == 0 || len >= sequence.len {
+            return Ok(true);
+        }
         let is_after = sequence.n_evicted == 0 || len >= sequence.resumed();
-        let are_seen = len >= sequence.len || self.are_seen(&sequence.pages, len);
-        Ok(len == 0 || len >= sequence.len || !self.is_forward_only() && is_after && are_seen)
+        Ok(!self.is_forward_only() && is_after && self.are_seen(&sequence.pages, len))
     }
 
     /// Drops all tokens of a sequence from a position on, and gives the pages back that held only those.

@@ -389,7 +389,7 @@ impl PageLayout {
         if self.is_windowed { Some(windows?.of(page)?.index()) } else { Some(page.index()) }
     }
 
-    /// The part that a page is of which so many rows are used, if it is there.
+    /// The part that a page is, if it is there; `n_used` of its rows are used.
     pub(super) fn part(&self, page: PageId, windows: Option<&Windows>, n_used: usize) -> Option<Part> {
         let offset = self.place(page, windows)? * self.bytes;
         let unused = self.unused_rows(n_used);

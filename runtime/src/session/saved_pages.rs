@@ -77,6 +77,7 @@ impl Engine {
         let mut to = Hashed { file: Unfinished::create(&path).map_err(io)?, hash: StableHasher::default() };
         to.put(&header(self.identity(), entries.len() as u64)).map_err(io)?;
         let page_rows = self.limits().page_rows;
+        let layouts = self.page_layouts();
         let mut bytes = Vec::new();
         for Entry { page, before, tokens } in &entries {
             let n_tokens = tokens.len();
@@ -85,7 +86,7 @@ impl Engine {
             let numbers = [before, n_tokens as u32, u32::from(has_window)];
             let padding = vec![0; page_rows - n_tokens];
             to.put(&bytes_of(&[&numbers[..], tokens, &padding].concat())).map_err(io)?;
-            for layout in self.page_layouts() {
+            for layout in &layouts {
                 if let Some(part) = layout.part(*page, self.windows(), n_tokens) {
                     self.read_part(&part, &mut bytes)?;
                     to.put(&bytes).map_err(io)?;

@@ -13,20 +13,11 @@ const COPIED_SHARE: usize = 8;
 
 /// The pages that hold the first of some tokens.
 struct Found {
-    /// Full ones, with what is known after each.
-    full: Vec<(PageId, Prefix)>,
-    /// One that holds some of the tokens that follow, and how many.
-    last: Option<(PageId, usize)>,
-}
-
-impl Found {
-    fn pages(&self) -> Vec<PageId> {
-        self.full.iter().map(|(page, _)| *page).chain(self.last.map(|(page, _)| page)).collect()
-    }
-
-    fn n_tokens(&self, page_rows: usize) -> usize {
-        self.full.len() * page_rows + self.last.map_or(0, |(_, n)| n)
-    }
+    /// Full ones, and one more where that holds some of the tokens that follow.
+    pages: Vec<PageId>,
+    /// What is known after each full one.
+    prefixes: Vec<Prefix>,
+    n_tokens: usize,
 }
 
 impl Engine {
@@ -67,17 +58,16 @@ impl Engine {
         if sequence.len > 0 || self.is_forward_only() {
             return Ok(sequence.len);
         }
-        let found = self.known(tokens, sequence.start);
-        let (pages, n_tokens) = (found.pages(), found.n_tokens(rows));
-        let Found { full, last } = found;
+        let Found { pages, prefixes, n_tokens } = self.known(tokens, sequence.start);
         // A page that ends there is written on; of any other the first rows are copied.
-        let copied = last.filter(|(page, n)| !self.pool.can_go_on(*page, *n)).map(|(page, _)| page);
+        let last = pages.get(prefixes.len()).copied();
+        let copied = last.filter(|page| !self.pool.can_go_on(*page, n_tokens - prefixes.len() * rows));
         for page in &pages {
             self.pool.share(*page);
         }
         let sequence = self.sequence_mut(id)?;
         sequence.pages.extend(pages);
-        sequence.prefixes.extend(full.iter().map(|(_, prefix)| *prefix));
+        sequence.prefixes.extend(prefixes);
         sequence.tokens.extend_from_slice(&tokens[..n_tokens]);
         sequence.len = n_tokens;
         self.cover_next(id)?;
@@ -100,29 +90,34 @@ impl Engine {
             return (0, 0);
         }
         let found = self.known(tokens, self.pool.empty(kin));
-        let n_idle = found.pages().iter().filter(|page| self.pool.n_users(**page) == 0).count();
-        (found.n_tokens(self.limits.page_rows), n_idle)
+        let n_idle = found.pages.iter().filter(|page| self.pool.n_users(**page) == 0).count();
+        (found.n_tokens, n_idle)
     }
 
     /// The pages that hold the first of some tokens.
     fn known(&self, tokens: &[u32], start: Prefix) -> Found {
         let rows = self.limits.page_rows;
-        let (mut full, mut before) = (Vec::new(), start);
-        while let Some(own) = tokens.get(full.len() * rows..(full.len() + 1) * rows)
+        let (mut pages, mut prefixes, mut before) = (Vec::new(), Vec::new(), start);
+        while let Some(own) = tokens.get(pages.len() * rows..(pages.len() + 1) * rows)
             && let Some((page, prefix)) = self.pool.find(before, own)
         {
-            full.push((page, prefix));
+            pages.push(page);
+            prefixes.push(prefix);
             before = prefix;
         }
-        let rest = &tokens[full.len() * rows..];
+        let mut n_tokens = pages.len() * rows;
+        let rest = &tokens[n_tokens..];
         let last = self.pool.common(before, &rest[..rest.len().min(rows)]);
-        let mut found = Found { full, last: last.filter(|(_, n)| *n >= (rows / COPIED_SHARE).max(1)) };
-        // The token that follows sees the last of them in blocks with a window.
-        while !self.are_seen(&found.pages(), found.n_tokens(rows)) {
-            if found.last.take().is_none() {
-                found.full.pop();
-            }
+        if let Some((page, n)) = last.filter(|(_, n)| *n >= (rows / COPIED_SHARE).max(1)) {
+            pages.push(page);
+            n_tokens += n;
         }
-        found
+        // The token that follows sees the last of them in blocks with a window.
+        while !self.are_seen(&pages, n_tokens) {
+            pages.pop();
+            prefixes.truncate(pages.len());
+            n_tokens = pages.len() * rows;
+        }
+        Found { pages, prefixes, n_tokens }
     }
 }
