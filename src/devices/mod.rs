@@ -81,7 +81,7 @@ impl Device {
     pub fn target(self, folder: Option<&Path>) -> Target {
         match self {
             Self::Cpu => rates::processor(folder),
-            Self::Gpu(gpu) => gpus::target(gpu).unwrap_or_else(|| self.named_target()),
+            Self::Gpu(gpu) => gpus::target(gpu, folder).unwrap_or_else(|| self.named_target()),
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! In: what `gpus.rs` takes. Out: a sentence that says how to get GPUs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use fusebox_compiler::codegen::WITHOUT_GPUS;
 use fusebox_compiler::error::Error as CompilerError;
@@ -22,7 +22,7 @@ pub(crate) fn adapters(_: Gpu) -> Result<Vec<Found>, String> {
     Err(WITHOUT_GPUS.to_owned())
 }
 
-pub(crate) fn target(_: Gpu) -> Option<Target> {
+pub(crate) fn target(_: Gpu, _: Option<&Path>) -> Option<Target> {
     None
 }
 

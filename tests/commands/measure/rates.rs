@@ -3,6 +3,7 @@
 //! In: the default model, with the rates of this machine and with stated ones. Out: a measurement that is made once and
 //! again only where it is damaged, and the same numbers whatever the threads.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -61,6 +62,26 @@ fn the_processor_is_measured_once_and_again_where_its_file_is_damaged() {
         assert_eq!(kept.lines().nth(2), again["devices"][0]["target"].as_str(), "{kept}");
         assert!(kept.lines().count() == 4 && again["devices"][0]["compute_units"] == doctor["threads"]);
     }
+}
+
+#[test]
+fn graphics_devices_are_measured_once() {
+    let cache = own::path("graphics");
+    let _ = fs::remove_dir_all(&cache);
+    let targets = || -> Vec<String> {
+        let doctor = json_of(unnamed(&cache, &["doctor", "--json"]));
+        let devices = doctor["devices"].as_array().expect("a list").clone();
+        // CUDA states its rates.
+        let measured = devices.iter().filter(|device| device["ready"] == true && device["name"] != "cuda");
+        measured.map(|device| device["target"].as_str().expect("a target").to_owned()).collect()
+    };
+    let first = targets();
+    let third_line = |path: &PathBuf| {
+        fs::read_to_string(path).expect("a text").lines().nth(2).expect("a target").to_owned()
+    };
+    let kept: BTreeSet<String> = rates(&cache).iter().map(third_line).collect();
+    assert_eq!(kept, first.iter().cloned().collect());
+    assert_eq!(targets(), first, "what was kept is believed");
 }
 
 #[test]

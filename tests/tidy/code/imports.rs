@@ -44,7 +44,7 @@ const UNSAFE: &[&str] = &[
     "runtime/src/device/cpu.rs",
     "runtime/src/device/gpu/cuda.rs",
     "runtime/src/device/gpu/wgpu_driver.rs",
-    "runtime/src/device/gpu/vulkan_memory.rs",
+    "runtime/src/device/gpu/vulkan_properties.rs",
     "runtime/src/device/gpu/nvrtc.rs",
     "runtime/src/own.rs",
     "runtime/src/threads.rs",

@@ -9,7 +9,8 @@
 //! | `replay.rs` | a device made of it |
 //! | `device_memory.rs`, `symbol_values.rs` | weights, states and arena; values of symbols |
 //! | `cuda.rs`, `nvrtc.rs`, `machine_code_cache.rs` | NVIDIA: driver, run-time compiler, compiled kernels on disk |
-//! | `wgpu_machine.rs`, `wgpu_driver.rs`, `vulkan_memory.rs` | Vulkan and Metal through wgpu |
+//! | `wgpu_machine.rs`, `wgpu_driver.rs`, `vulkan_properties.rs` | Vulkan and Metal through wgpu |
+//! | `wgpu_rates.rs` | compute units and bandwidth of what wgpu drives |
 
 pub mod cuda;
 pub mod device_memory;
@@ -19,6 +20,7 @@ mod nvrtc;
 pub mod replay;
 mod symbol_values;
 #[cfg(not(target_vendor = "apple"))]
-mod vulkan_memory;
+mod vulkan_properties;
 pub mod wgpu_driver;
 pub mod wgpu_machine;
+pub mod wgpu_rates;

@@ -28,7 +28,7 @@ use wgpu::{
 use crate::device::Found;
 use crate::device::gpu::machine::refused_by_driver;
 #[cfg(not(target_vendor = "apple"))]
-use crate::device::gpu::vulkan_memory;
+use crate::device::gpu::vulkan_properties;
 use crate::error::Error;
 
 /// The largest subgroup that code uses.
@@ -80,7 +80,8 @@ pub fn found(interface: Interface) -> Vec<Found> {
     adapters(interface).iter().map(described).collect()
 }
 
-fn adapters(interface: Interface) -> Vec<Adapter> {
+/// The same to be opened; a driver takes the first.
+pub(super) fn adapters(interface: Interface) -> Vec<Adapter> {
     let mut descriptor = InstanceDescriptor::new_without_display_handle();
     descriptor.backends = interface.backends();
     let instance = Instance::new(descriptor);
@@ -89,7 +90,7 @@ fn adapters(interface: Interface) -> Vec<Adapter> {
     adapters
 }
 
-fn described(adapter: &Adapter) -> Found {
+pub(super) fn described(adapter: &Adapter) -> Found {
     let info = adapter.get_info();
     Found { name: info.name, is_software: info.device_type == DeviceType::Cpu }
 }
@@ -192,7 +193,7 @@ impl Driver {
     /// Total and free bytes of memory, as far as the driver tells; Metal is not asked.
     pub(super) fn size_and_free(&self) -> [Option<usize>; 2] {
         #[cfg(not(target_vendor = "apple"))]
-        return vulkan_memory::size_and_free(&self.device);
+        return vulkan_properties::size_and_free(&self.device);
         #[cfg(target_vendor = "apple")]
         [None, None]
     }
@@ -262,7 +263,8 @@ impl Driver {
         self.compiled(&code.kernel.name, &code.source, n)
     }
 
-    fn compiled(&self, name: &str, source: &str, n_bindings: usize) -> Result<Pipeline, Error> {
+    /// The same of a source that was written by hand.
+    pub(super) fn compiled(&self, name: &str, source: &str, n_bindings: usize) -> Result<Pipeline, Error> {
         let scope = self.device.push_error_scope(ErrorFilter::Validation);
         // wgpu enables subgroups by feature and does not parse this line.
         let source = source.replace("enable subgroups;", "");
@@ -270,7 +272,7 @@ impl Driver {
         let descriptor = ShaderModuleDescriptor { label: Some(name), source };
         let checks = ShaderRuntimeChecks::unchecked();
         // SAFETY: the source was made of a kernel that verifies, so every access lies within the largest shape of its
-        // buffer, which `piece` holds bindings to, and every loop ends; or it is the one below, of which that is plain.
+        // buffer, which `piece` holds bindings to, and every loop ends; or it is a probe, of which that is plain.
         let module = unsafe { self.device.create_shader_module_trusted(descriptor, checks) };
         let entries: Vec<BindGroupLayoutEntry> = (0..n_bindings as u32).map(storage).collect();
         let layout = BindGroupLayoutDescriptor { label: None, entries: &entries };
@@ -344,6 +346,11 @@ impl Driver {
     pub(super) fn wait(&self) -> Result<(), Error> {
         let done = self.device.poll(PollType::wait_indefinitely());
         done.map(|_| ()).map_err(|fault| refused_by_driver("a submission", &fault))
+    }
+
+    /// The most bytes that a kernel can be bound to at once.
+    pub(super) fn largest_binding(&self) -> u64 {
+        self.limits.max_buffer_size.min(self.limits.max_storage_buffer_binding_size)
     }
 
     /// The most workgroups of a launch.
