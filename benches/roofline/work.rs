@@ -110,6 +110,8 @@ impl Count<'_> {
         for stmt in body {
             match stmt {
                 Stmt::Loop { var, body } => self.body(part, body, times * n_values(var), products),
+                Stmt::Once { body, .. } => self.body(part, body, times, products),
+                Stmt::Quantise(_) => {}
                 Stmt::Nest(nest) => {
                     if let Some(kind) = self.kind(nest) {
                         let n: f64 = nest.loops.iter().chain(nest.folds()).map(n_values).product();

@@ -43,7 +43,8 @@ fn products(part: &Part, body: &[Stmt], times: f64, of: &impl Fn(&Sym) -> i64) -
             let loops = nest.loops.iter().chain(nest.folds());
             times * loops.map(|var| part.n_values(*var, of) as f64).product::<f64>()
         }
-        Stmt::Nest(_) => 0.0,
+        Stmt::Once { body, .. } => products(part, body, times, of),
+        Stmt::Nest(_) | Stmt::Quantise(_) => 0.0,
     };
     body.iter().map(n_products).sum()
 }

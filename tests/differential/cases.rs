@@ -558,7 +558,8 @@ fn nests(body: &mut [Stmt]) -> Vec<&mut Nest> {
     for stmt in body {
         match stmt {
             Stmt::Nest(nest) => found.push(nest),
-            Stmt::Loop { body, .. } => found.extend(nests(body)),
+            Stmt::Loop { body, .. } | Stmt::Once { body, .. } => found.extend(nests(body)),
+            Stmt::Quantise(_) => {}
         }
     }
     found

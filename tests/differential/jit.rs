@@ -92,6 +92,7 @@ fn longest(part: &Part, body: &[Stmt]) -> usize {
         Stmt::Loop { var, body } => {
             longest(part, body) * part.n_values(*var, &|sym| sym.most()).max(1) as usize
         }
+        Stmt::Once { .. } | Stmt::Quantise(_) => longest(part, stmt.inner()),
     };
     body.iter().map(of).max().unwrap_or(1)
 }

@@ -56,8 +56,8 @@ fn forget(body: &mut [Stmt], vars: &List<VarId, Var>, var: VarId) {
             Stmt::Nest(nest) if matches!(nest.target, Place::Param(_)) => {
                 nest.at.iter_mut().for_each(|index| *index = index.replaced(&slip, vars));
             }
-            Stmt::Nest(_) => {}
-            Stmt::Loop { body, .. } => forget(body, vars, var),
+            Stmt::Nest(_) | Stmt::Quantise(_) => {}
+            Stmt::Loop { body, .. } | Stmt::Once { body, .. } => forget(body, vars, var),
         }
     }
 }

@@ -181,6 +181,9 @@ impl Count<'_> {
             match stmt {
                 Stmt::Nest(nest) => self.nest(nest, times),
                 Stmt::Loop { var, body } => self.body(body, times * self.ranges.n_values(*var)),
+                // How often it is skipped depends on how tasks are shared out.
+                Stmt::Once { body, .. } => self.body(body, times),
+                Stmt::Quantise(_) => {}
             }
         }
     }

@@ -18,6 +18,7 @@ use crate::tensor::quant::Format;
 use crate::tensor::shape::Shape;
 use crate::tensor::sym::Sym;
 
+pub(crate) mod effects;
 pub mod index;
 pub mod lower;
 pub(crate) mod mask;
@@ -36,7 +37,7 @@ pub mod verify;
 pub mod walk;
 
 use index::{Index, Vars};
-use product::Product;
+use product::{Activations, Product};
 
 define_id!(
     /// A buffer a kernel is given.
@@ -52,6 +53,11 @@ define_id!(
     /// A piece of a task's own memory.
     TileId,
     "t"
+);
+define_id!(
+    /// Activations that are quantised.
+    ActivationsId,
+    "activations"
 );
 define_id!(
     /// A scalar expression of a nest.
@@ -160,6 +166,8 @@ pub struct Part {
     pub routed: Option<RoutedRows>,
     /// The memory each task has for itself.
     pub tiles: List<TileId, Tile>,
+    /// The activations that products multiply as quantised numbers.
+    pub activations: List<ActivationsId, Activations>,
     /// What each task does, in order.
     pub body: Vec<Stmt>,
 }
@@ -287,6 +295,17 @@ pub enum Stmt {
         /// What is repeated.
         body: Vec<Stmt>,
     },
+    /// Does what is the same for all tasks that differ in the inner variables of the grid only. A task may skip it
+    /// where the task before has done it and the memory of that task is still there. Stands in the body of a part only.
+    Once {
+        /// The outer variables of the grid, which it depends on.
+        per: Vec<VarId>,
+        /// What is done.
+        body: Vec<Stmt>,
+    },
+    /// Quantises activations for the products that name them. What is computed, and interpreted, are the numbers
+    /// before.
+    Quantise(ActivationsId),
 }
 
 impl Stmt {
@@ -294,16 +313,22 @@ impl Stmt {
     pub fn nest(&self) -> Option<&Nest> {
         match self {
             Self::Nest(nest) => Some(nest),
-            Self::Loop { .. } => None,
+            Self::Loop { .. } | Self::Once { .. } | Self::Quantise(_) => None,
+        }
+    }
+
+    /// The statements inside.
+    pub fn inner(&self) -> &[Self] {
+        match self {
+            Self::Nest(_) | Self::Quantise(_) => &[],
+            Self::Loop { body, .. } | Self::Once { body, .. } => body,
         }
     }
 
     /// The variables of what it repeats, those of loops inside as well.
     pub fn loops(&self) -> BTreeSet<VarId> {
-        match self {
-            Self::Nest(_) => BTreeSet::new(),
-            Self::Loop { var, body } => body.iter().flat_map(Self::loops).chain([*var]).collect(),
-        }
+        let own = if let Self::Loop { var, .. } = self { Some(*var) } else { None };
+        self.inner().iter().flat_map(Self::loops).chain(own).collect()
     }
 }
 

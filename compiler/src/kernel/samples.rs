@@ -3,7 +3,7 @@
 //! Each is exactly as `print` writes it, verifies without complaint, and is run against literal numbers in
 //! `run/tests.rs`.
 
-pub(crate) const ALL: [&str; 11] = [
+pub(crate) const ALL: [&str; 13] = [
     MAP,
     BLOCKS,
     ROW_REDUCTION,
@@ -15,6 +15,8 @@ pub(crate) const ALL: [&str; 11] = [
     ODD_NAMES,
     PRODUCT,
     SELECTED,
+    SHARED,
+    AHEAD,
 ];
 
 /// Thirteen elements in blocks of four: the last block has one.
@@ -227,4 +229,44 @@ part
   for t0, f4
     mix left row s3 columns t0 along f4
     @5[t0, f4] = sum s3 of mul(cast.f32(@2[s3, f4]), @3[t0, s3])
+"#;
+
+/// Tasks that follow each other with one token share its activations, which the first of them quantises.
+pub(crate) const SHARED: &str = r#"kernel "matvec w" matrix-vector
+  read @0 x : f32[t:3, d:32]
+  read @1 w : q8_0[e:6, d:32]
+  write @2 y : f32[t:3, e:6]
+part
+  tile tile0 : f32[32]
+  var t0 in 0..3
+  var e1 in blocks of 2 step 2 from 0 to 6
+  var e2 within e1
+  var d3 in 0..32
+  grid t0, e1
+  quantised activations0 : tile0[d3] along d3
+  once per t0
+    for d3
+      tile0[d3] = mul(@0[t0, d3], 0.5)
+    quantise activations0
+  end
+  for e2
+    product right row e2 along d3 quantised activations0
+    @2[t0, e2] = sum d3 of mul(tile0[d3], @1[e2, d3])
+"#;
+
+/// A buffer of activations that is quantised ahead of all tasks.
+pub(crate) const AHEAD: &str = r#"kernel "matmat w" matrix-matrix
+  read @0 x : f32[t:48, d:32]
+  read @1 w : q8_0[e:6, d:32]
+  write @2 y : f32[t:48, e:6]
+part
+  var t0 in blocks of 16 step 16 from 0 to 48
+  var e1 in 0..6
+  var t2 within t0
+  var d3 in 0..32
+  grid t0
+  quantised ahead activations0 : @0[t2, d3] columns t2 along d3
+  for t2, e1
+    product right row e1 columns t2 along d3 quantised activations0
+    @2[t2, e1] = sum d3 of mul(@0[t2, d3], @1[e1, d3])
 "#;

@@ -15,10 +15,11 @@ pub fn nests(body: &[Stmt]) -> impl Iterator<Item = &Nest> {
     let mut pending: Vec<&Stmt> = body.iter().rev().collect();
     std::iter::from_fn(move || {
         loop {
-            match pending.pop()? {
-                Stmt::Nest(nest) => return Some(nest),
-                Stmt::Loop { body, .. } => pending.extend(body.iter().rev()),
+            let stmt = pending.pop()?;
+            if let Stmt::Nest(nest) = stmt {
+                return Some(nest);
             }
+            pending.extend(stmt.inner().iter().rev());
         }
     })
 }
@@ -28,7 +29,8 @@ pub(crate) fn each_nest(body: &mut [Stmt], act: &mut impl FnMut(&mut Nest)) {
     for stmt in body {
         match stmt {
             Stmt::Nest(nest) => act(nest),
-            Stmt::Loop { body, .. } => each_nest(body, act),
+            Stmt::Loop { body, .. } | Stmt::Once { body, .. } => each_nest(body, act),
+            Stmt::Quantise(_) => {}
         }
     }
 }
@@ -74,6 +76,14 @@ impl Nest {
     /// The loops that it folds, outermost first.
     pub fn folds(&self) -> &[VarId] {
         self.fold.as_ref().map_or(&[], |folding| &folding.loops)
+    }
+
+    /// The tile that it fills, if it does not store to a buffer.
+    pub(crate) fn tile(&self) -> Option<TileId> {
+        match self.target {
+            Place::Tile(tile) => Some(tile),
+            Place::Param(_) => None,
+        }
     }
 
     /// What its fold starts from, where it does not start from nothing.

@@ -227,7 +227,7 @@ impl GroupedGemm<'_> {
         let kind = Kind::Mma(MmaType::Tf32);
         let (columns, along) = (vec![self.number], vec![inner]);
         let (weight, row, routed) = (Side::Right, Some(row), Vec::new());
-        let product = Product { kind, weight, row, columns, along, routed };
+        let product = Product { kind, weight, row, columns, along, routed, activations: None };
         TileProduct::checked(self.kernel, &self.part, &sum, &product)?;
         let mut exprs = List::default();
         let value = exprs.push(Expr::Const(Scalar::float(0.0)));

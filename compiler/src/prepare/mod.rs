@@ -20,6 +20,8 @@ pub mod blame;
 mod expert_groups;
 mod fold_order;
 mod grid_order;
+mod hoist_invariants;
+mod quantise_activations;
 pub(crate) mod select_products;
 mod select_tile_products;
 mod stage_vectors;
@@ -28,12 +30,14 @@ use bf16_temporaries::shorten_temporaries;
 use expert_groups::group_by_expert;
 use fold_order::order_folds;
 use grid_order::order_tasks;
+use hoist_invariants::hoist_invariants;
+use quantise_activations::quantise_activations;
 use select_products::select_products;
 use select_tile_products::select_tile_products;
 use stage_vectors::stage_vectors;
 
 /// Every pass, in order.
-pub const PASSES: [Pass; 7] = [
+pub const PASSES: [Pass; 9] = [
     Pass {
         name: "group tasks by expert",
         reason: "a matrix is read once for all rows routed to it, and tensor cores multiply them",
@@ -75,6 +79,18 @@ pub const PASSES: [Pass; 7] = [
         reason: "micro-kernels multiply whole rows",
         applies: multiplies_rows,
         rewrite: Rewrite::Kernel(select_products),
+    },
+    Pass {
+        name: "quantise activations",
+        reason: "micro-kernels multiply integers, and products of the same activations share them",
+        applies: multiplies_quantised,
+        rewrite: Rewrite::Kernel(quantise_activations),
+    },
+    Pass {
+        name: "hoist invariants",
+        reason: "tasks that follow each other on a thread share what is the same for them",
+        applies: has_own_threads,
+        rewrite: Rewrite::Kernel(hoist_invariants),
     },
 ];
 
@@ -185,7 +201,17 @@ fn multiplies_on_tensor_cores(options: &Options) -> bool {
 
 /// Whether one thread runs a task, and may add in an order of its own: products of rows are calls of micro-kernels.
 fn multiplies_rows(options: &Options) -> bool {
-    !shares_tasks(options) && options.numbers != Numbers::Exact
+    has_own_threads(options) && options.numbers != Numbers::Exact
+}
+
+/// Whether these micro-kernels may round activations.
+fn multiplies_quantised(options: &Options) -> bool {
+    has_own_threads(options) && options.numbers == Numbers::Quantised
+}
+
+/// Whether one thread runs a task, and tasks one after another.
+fn has_own_threads(options: &Options) -> bool {
+    !shares_tasks(options)
 }
 
 /// Whether several threads share a task, and the memory of its tiles.

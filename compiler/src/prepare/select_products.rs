@@ -23,7 +23,9 @@ const MANY: i64 = 32;
 pub(super) fn select_products(kernel: &Kernel, _: &Options) -> Kernel {
     let mut selected = kernel.clone();
     for (part, new) in kernel.parts.iter().zip(&mut selected.parts) {
-        each_nest(&mut new.body, &mut |nest| nest.product = product(kernel, part, nest).ok());
+        each_nest(&mut new.body, &mut |nest| {
+            nest.product = nest.product.take().or_else(|| product(kernel, part, nest).ok());
+        });
     }
     selected
 }
@@ -61,7 +63,15 @@ impl Terms<'_> {
         }
         let row = self.longest(|var| self.is_row(w, x, var));
         let columns = self.columns(weight);
-        let product = Product { kind: Kind::Product, weight, row, columns, along, routed: Vec::new() };
+        let product = Product {
+            kind: Kind::Product,
+            weight,
+            row,
+            columns,
+            along,
+            routed: Vec::new(),
+            activations: None,
+        };
         let routing = Routing::of(self, &product).filter(|routing| routing.most >= MANY);
         Product { routed: routing.map(|routing| routing.loops).unwrap_or_default(), ..product }
     }
@@ -73,7 +83,15 @@ impl Terms<'_> {
         let rows = self.nest.folds().iter().copied().filter(|var| self.is_weighted(w, x, *var));
         let row = rows.max_by_key(|var| self.most(*var));
         let columns = self.columns(weight);
-        Product { kind: Kind::WeightedSum, weight, row, columns, along, routed: Vec::new() }
+        Product {
+            kind: Kind::WeightedSum,
+            weight,
+            row,
+            columns,
+            along,
+            routed: Vec::new(),
+            activations: None,
+        }
     }
 
     /// Of the outer loops that fit, the one with the most values.

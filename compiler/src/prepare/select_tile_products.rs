@@ -32,7 +32,15 @@ fn tile_product(kernel: &Kernel, part: &Part, nest: &Nest) -> Option<Product> {
     columns.sort_by_key(|var| target.step_of(*var));
     let claim = |weight: Side, mma: MmaType| {
         let (columns, along) = (columns.clone(), nest.folds().to_vec());
-        Product { kind: Kind::Mma(mma), weight, row: Some(row), columns, along, routed: Vec::new() }
+        Product {
+            kind: Kind::Mma(mma),
+            weight,
+            row: Some(row),
+            columns,
+            along,
+            routed: Vec::new(),
+            activations: None,
+        }
     };
     let holds = |claim: &Product| {
         TileProduct::checked(kernel, part, nest, claim).is_some_and(|product| {

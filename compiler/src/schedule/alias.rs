@@ -89,8 +89,9 @@ fn collect<'a>(part: &'a Part, found: &mut Vec<Found<'a>>, mut wanted: impl FnMu
     while let Some((stmt, is_repeated)) = pending.pop() {
         match stmt {
             Stmt::Nest(nest) if wanted(nest) => found.push(Found { nest, is_repeated }),
-            Stmt::Nest(_) => {}
+            Stmt::Nest(_) | Stmt::Quantise(_) => {}
             Stmt::Loop { body, .. } => pending.extend(body.iter().map(|stmt| (stmt, true))),
+            Stmt::Once { body, .. } => pending.extend(body.iter().map(|stmt| (stmt, is_repeated))),
         }
     }
 }

@@ -64,7 +64,7 @@ const LAYERS: [Layers; 5] = [
             (
                 "prepare",
                 7,
-                "passes that make the kernels of a target: grouped by expert, ordered, staged, rounded, selected",
+                "passes that make the kernels of a target: products selected, tasks ordered, activations quantised",
                 "know a code generator",
             ),
             (

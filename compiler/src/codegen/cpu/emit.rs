@@ -3,12 +3,13 @@
 //! In: a part, and a function of the signature of [`signature`] to fill. Out: its loops and nests as blocks of code.
 //! The function runs tasks `first..end`, one after another, in the order of the grid; the tiles of a task lie in the
 //! scratch memory, and a fold's value in a register. Nothing is reordered here: sums are sums in the order of the text.
-//! What `hoist.rs` finds to be the same for several tasks is done once for them; how far that went is kept there too,
-//! for a call that goes on. Code for a whole nest, where there is a faster form, belongs in `nest`: `product.rs`,
-//! `vector.rs` has one, and `encode_call.rs` the only one.
+//! What a kernel says is done once for several tasks is done by the first of them; for which tasks that was is kept
+//! there too, for a call that goes on. Code for a whole nest, where there is a faster form, belongs in `nest`:
+//! `product.rs`, `vector.rs` has one, and `encode_call.rs` the only one.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::slice::from_ref;
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{F32, I32, I64};
@@ -19,9 +20,8 @@ use cranelift_jit::JITModule;
 use cranelift_module::{FuncId, Module};
 use fusebox_simd::{Table, table};
 
-use crate::codegen::cpu::hoist::{Step, What, quantised, routing_bytes, steps};
-use crate::codegen::cpu::product::Activations;
 use crate::codegen::cpu::product::quantise_ahead::{self, ahead};
+use crate::codegen::cpu::product::{Quantised, quantised, routing_bytes};
 use crate::codegen::cpu::{ALIGNMENT, Cpu};
 use crate::foundation::entity::List;
 use crate::kernel::index::Index;
@@ -87,11 +87,10 @@ pub(super) fn emit(
         masks: BTreeMap::new(),
     };
     let slots = quantised(cpu, kernel, part);
-    let steps = steps(cpu, kernel, part, &slots);
-    let layout = ScratchLayout::new(part, steps.len(), &slots);
+    let layout = ScratchLayout::new(part, &slots);
     let scratch_bytes = layout.end + routing_bytes(cpu, kernel, part);
     let call = emitter.arguments(symbols, layout, slots);
-    emitter.tasks(&call, &steps);
+    emitter.tasks(&call);
     emitter.builder.ins().return_(&[]);
     emitter.builder.finalize(config);
     Emitted { scratch_bytes, functions: emitter.own_functions }
@@ -101,7 +100,7 @@ pub(super) fn emit(
 struct Call {
     first: Value,
     end: Value,
-    /// Memory that holds, for each step, the tasks for which it has been done.
+    /// Memory that holds, for each `once`, the tasks for which it has been done.
     done: Value,
     /// Whether the call continues the one before, so that this memory is valid.
     continues: Value,
@@ -139,16 +138,14 @@ pub(super) struct Emitter<'a, 'f> {
 
 /// Scratch memory for activations that products quantise.
 pub(super) struct Slot {
-    pub(super) quantised: Activations,
+    pub(super) quantised: Quantised,
     /// Where it starts.
     pub(super) start: Value,
-    /// Whether a step before this one has filled it.
-    pub(super) is_filled: bool,
 }
 
 impl Emitter<'_, '_> {
     /// Reads the arguments.
-    fn arguments(&mut self, symbols: &[Symbol], layout: ScratchLayout, slots: Vec<Activations>) -> Call {
+    fn arguments(&mut self, symbols: &[Symbol], layout: ScratchLayout, slots: Vec<Quantised>) -> Call {
         let entry = self.builder.create_block();
         self.builder.append_block_params_for_function_params(entry);
         self.enter(entry);
@@ -172,33 +169,30 @@ impl Emitter<'_, '_> {
             self.tiles.push(base);
         }
         for (quantised, offset) in slots.into_iter().zip(quantised) {
-            let start = match (quantise_ahead::of(&ahead, &quantised), ahead_start) {
+            let start = match (quantise_ahead::of(&ahead, self.part, &quantised), ahead_start) {
                 (Some(own), Some(ahead_start)) => {
                     self.builder.ins().iadd_imm_s(ahead_start, own.offset as i64)
                 }
                 _ => self.builder.ins().iadd_imm_s(arguments[4], offset as i64),
             };
-            self.slots.push(Slot { quantised, start, is_filled: false });
+            self.slots.push(Slot { quantised, start });
         }
         self.routing = Some(self.builder.ins().iadd_imm_s(arguments[4], end as i64));
         let done = self.builder.ins().iadd_imm_s(arguments[4], done as i64);
         Call { first: arguments[2], end: arguments[3], done, continues: arguments[5] }
     }
 
-    fn tasks(&mut self, call: &Call, steps: &[Step<'_>]) {
+    fn tasks(&mut self, call: &Call) {
         let part = self.part;
         let lens: Vec<Value> = part.grid.iter().map(|var| self.n_values(*var)).collect();
         let mut done = Vec::new();
-        for (number, step) in steps.iter().enumerate() {
-            let is_kept = step.depth < part.grid.len();
-            done.push(is_kept.then(|| {
-                let before = self.builder.ins().load(I64, PROVEN, call.done, 8 * number as i32);
-                let nothing = self.whole(-1);
-                let before = self.builder.ins().select(call.continues, before, nothing);
-                let variable = self.builder.declare_var(I64);
-                self.builder.def_var(variable, before);
-                variable
-            }));
+        for number in 0..n_once(part) {
+            let before = self.builder.ins().load(I64, PROVEN, call.done, 8 * number as i32);
+            let nothing = self.whole(-1);
+            let before = self.builder.ins().select(call.continues, before, nothing);
+            let variable = self.builder.declare_var(I64);
+            self.builder.def_var(variable, before);
+            done.push(variable);
         }
         self.counted((call.first, 1, call.end), |emitter, task| {
             let mut rest = task;
@@ -214,10 +208,9 @@ impl Emitter<'_, '_> {
             positions.reverse();
             numbers.push(emitter.whole(0));
             numbers.reverse();
-            emitter.task(&part.grid, &positions, &mut |emitter| emitter.steps(steps, &done, &numbers));
+            emitter.task(&part.grid, &positions, &mut |emitter| emitter.shared(&done, &numbers));
         });
         for (number, done) in done.into_iter().enumerate() {
-            let Some(done) = done else { continue };
             let now = self.builder.use_var(done);
             self.builder.ins().store(PROVEN, now, call.done, 8 * number as i32);
         }
@@ -239,39 +232,22 @@ impl Emitter<'_, '_> {
         self.when(is_there, |emitter| emitter.task(inner, &positions[1..], body));
     }
 
-    /// Does the steps of a task that the previous task has not done for it.
-    fn steps(&mut self, steps: &[Step<'_>], done: &[Option<Variable>], numbers: &[Value]) {
-        for (Step { what, depth }, done) in steps.iter().zip(done) {
-            let Some(done) = done else {
-                self.step_of(what);
+    /// The body of the part, without what the previous task has done for this one.
+    fn shared(&mut self, done: &[Variable], numbers: &[Value]) {
+        let part = self.part;
+        let mut done = done.iter();
+        for stmt in &part.body {
+            let Stmt::Once { per, body } = stmt else {
+                self.body(from_ref(stmt));
                 continue;
             };
-            let (before, now) = (self.builder.use_var(*done), numbers[*depth]);
+            let done = *done.next().expect("each has a variable");
+            let (before, now) = (self.builder.use_var(done), numbers[per.len()]);
             let is_new = self.builder.ins().icmp(IntCC::NotEqual, before, now);
             self.when(is_new, |emitter| {
-                emitter.step_of(what);
-                emitter.builder.def_var(*done, now);
+                emitter.body(body);
+                emitter.builder.def_var(done, now);
             });
-        }
-    }
-
-    fn step_of(&mut self, what: &What<'_>) {
-        match what {
-            What::Round(plan, slot) => {
-                let quantised = self.slots[*slot].quantised.clone();
-                self.quantise(plan, &quantised, *slot);
-            }
-            What::Stmt(stmt, slots) => {
-                self.set_filled(slots, true);
-                self.body(std::slice::from_ref(*stmt));
-                self.set_filled(slots, false);
-            }
-        }
-    }
-
-    fn set_filled(&mut self, slots: &[usize], is_filled: bool) {
-        for slot in slots {
-            self.slots[*slot].is_filled = is_filled;
         }
     }
 
@@ -307,6 +283,8 @@ impl Emitter<'_, '_> {
                 Stmt::Loop { var, body } => {
                     self.each(&[*var], &mut |emitter| emitter.body(body));
                 }
+                Stmt::Once { body, .. } => self.body(body),
+                Stmt::Quantise(id) => self.quantise(*id),
             }
         }
     }
@@ -429,8 +407,13 @@ impl Emitter<'_, '_> {
     }
 }
 
-/// The layout of the scratch memory: where each tile starts, each set of quantised activations, and the memory of which
-/// steps are done; and its end.
+/// How many statements of a part are done once for several tasks.
+fn n_once(part: &Part) -> usize {
+    part.body.iter().filter(|stmt| matches!(stmt, Stmt::Once { .. })).count()
+}
+
+/// The layout of the scratch memory: where each tile starts, each set of quantised activations, and the memory of what
+/// has been done for which tasks; and its end.
 struct ScratchLayout {
     tiles: Vec<usize>,
     quantised: Vec<usize>,
@@ -439,7 +422,7 @@ struct ScratchLayout {
 }
 
 impl ScratchLayout {
-    fn new(part: &Part, n_steps: usize, slots: &[Activations]) -> Self {
+    fn new(part: &Part, slots: &[Quantised]) -> Self {
         let mut end = 0;
         let mut place = |n_bytes: usize| {
             let start = end;
@@ -448,9 +431,9 @@ impl ScratchLayout {
         };
         let bytes_of = |tile: &Tile| tile.dims.iter().product::<usize>() * tile.dtype.bytes();
         let tiles = part.tiles.values().map(|tile| place(bytes_of(tile))).collect();
-        let quantised =
-            slots.iter().map(|slot| place(if slot.is_ahead { 0 } else { slot.bytes() })).collect();
-        let done = place(8 * n_steps);
+        let bytes_here = |slot: &Quantised| if part.activations[slot.id].is_ahead { 0 } else { slot.bytes() };
+        let quantised = slots.iter().map(|slot| place(bytes_here(slot))).collect();
+        let done = place(8 * n_once(part));
         Self { tiles, quantised, done, end }
     }
 }

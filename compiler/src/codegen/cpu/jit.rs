@@ -20,7 +20,6 @@ use fusebox_simd::{Level, activation_bytes, prefetch_first, quantise_activations
 use crate::codegen::check_symbols;
 use crate::codegen::cpu::emit::{emit, signature};
 use crate::codegen::cpu::first_reads::{Stream, streams};
-use crate::codegen::cpu::product::COLUMNS;
 use crate::codegen::cpu::product::quantise_ahead::{Ahead, ahead, ahead_bytes};
 use crate::codegen::cpu::value::math::Function;
 use crate::codegen::cpu::wide::evex::ALIGNMENT as ALIGNMENT_OF_CODE;
@@ -28,6 +27,7 @@ use crate::codegen::cpu::{ALIGNMENT, Cpu, STAGE, bug, limits, take_panic};
 use crate::error::Error;
 use crate::foundation::entity::Id;
 use crate::kernel::print::symbols;
+use crate::kernel::product::activations::COLUMNS;
 use crate::kernel::verify::verify;
 use crate::kernel::{Access, Kernel, Param, Part};
 use crate::tensor::sym::{Sym, Symbol};

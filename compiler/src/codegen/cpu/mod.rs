@@ -9,10 +9,9 @@
 //! limits.rs          refuses indices that could overflow
 //! emit.rs            one part of a kernel as a function: tasks, loops, nests
 //! value/             indices, expressions, loads and stores, block formats, libm
-//! hoist.rs           what tasks share is computed once
 //! product/           calls the micro-kernels of `fusebox_simd` for GEMM and weighted sums
 //!   form.rs, reason.rs   which kernel it is, for people, or why there is none
-//!   quantise_ahead.rs    activations that are quantised once, before all tasks
+//!   quantise_ahead.rs    where activations lie that are quantised before all tasks
 //!   boundary.rs          what generated code and micro-kernels agree on; no panic passes
 //! vector/            chooses the loop to vectorise, and emits it with 128 bits; wide/ does so with AVX-512
 //! first_reads.rs     what each task reads first, for prefetching
@@ -30,7 +29,6 @@ use crate::options::{Numbers, Planted};
 
 mod emit;
 mod first_reads;
-mod hoist;
 pub mod jit;
 mod limits;
 pub mod product;

@@ -395,7 +395,7 @@ fn arguments_that_do_not_fit_are_refused() {
     assert_eq!(refused(0..1, &x, &mut y, &[], enough), "symbols: 0 given, 1 are needed");
     assert_eq!(refused(0..4, &x[1..], &mut y, &[4], enough), "buffer x: has 47 bytes, 48 are needed");
     assert_eq!(refused(0..4, &x, &mut y[..15], &[4], enough), "buffer y: has 15 bytes, 16 are needed");
-    let scratch = "scratch memory: 190 bytes given, 191 are needed";
+    let scratch = "scratch memory: 126 bytes given, 127 are needed";
     assert_eq!(refused(0..4, &x, &mut y, &[4], enough - 1), scratch);
     let mut swapped = [Bytes::Read(&x), Bytes::Read(&x)];
     let error = code.run(slice::from_ref(&(0..4)), &mut swapped, &[4], &mut vec![0; enough]).unwrap_err();

@@ -173,7 +173,9 @@ impl<'a> Emitter<'a> {
                     self.sync_before_nest(nest);
                     self.nest(nest);
                 }
-                Stmt::Nest(_) => {}
+                // Threads that share a task fill its tiles for every task.
+                Stmt::Once { body, .. } => self.body(body),
+                Stmt::Nest(_) | Stmt::Quantise(_) => {}
             }
         }
     }

@@ -10,10 +10,10 @@ use crate::foundation::entity::{Id, List};
 use crate::foundation::text::{Scanner, SyntaxError};
 use crate::graph::op::Fold;
 use crate::kernel::print::spelled;
-use crate::kernel::product::{Kind, Product, Side};
+use crate::kernel::product::{Activations, Kind, Product, Side};
 use crate::kernel::{
-    Access, Blocks, Folding, Kernel, Nest, Param, ParamId, Part, Place, Range, RoutedRows, Skeleton, Stmt,
-    Tile, Var, VarId,
+    Access, ActivationsId, Blocks, Folding, Kernel, Nest, Param, ParamId, Part, Place, Range, RoutedRows,
+    Skeleton, Stmt, Tile, Var, VarId,
 };
 use crate::tensor::dtype::DType;
 use crate::tensor::label::Label;
@@ -168,6 +168,10 @@ impl Reader<'_> {
             self.part.routed = Some(self.routed_rows()?);
             self.s.end_of_line()?;
         }
+        while self.s.take("quantised") {
+            self.activations()?;
+            self.s.end_of_line()?;
+        }
         self.part.body = self.body()?;
         Ok(std::mem::take(&mut self.part))
     }
@@ -257,12 +261,47 @@ impl Reader<'_> {
         Ok(RoutedRows { rows, by, expert: self.var_id()?, list, along })
     }
 
+    /// `ahead activations0 : @0[t2, d4] columns t2 along d4`
+    fn activations(&mut self) -> Read<()> {
+        let is_ahead = self.s.take("ahead");
+        let next = ActivationsId::from_index(self.part.activations.len()).to_string();
+        let at = self.s.clone();
+        if self.s.identifier(&next)? != next {
+            return Err(at.clone().error(format!("`{next}`")));
+        }
+        self.s.expect(":")?;
+        let (from, at) = self.element("a buffer or a tile")?;
+        let mut vars = |word: &str| self.some_vars(word);
+        let (around, columns, along) = (vars("around")?, vars("columns")?, vars("along")?);
+        self.part.activations.push(Activations { from, at, around, columns, along, is_ahead });
+        Ok(())
+    }
+
+    /// `activations0`
+    fn activations_id(&mut self) -> Read<ActivationsId> {
+        let names: Vec<String> = self.part.activations.ids().map(|id| id.to_string()).collect();
+        let expected = if names.is_empty() {
+            "activations; none are declared".to_owned()
+        } else {
+            format!("activations: {}", names.join(", "))
+        };
+        let at = self.s.clone();
+        let name = self.s.identifier(&expected)?;
+        let number = names.iter().position(|own| own == name);
+        number.map(ActivationsId::from_index).ok_or_else(|| at.clone().error(expected))
+    }
+
     /// Statements up to `end`, `part` or the end of the text.
     fn body(&mut self) -> Read<Vec<Stmt>> {
         let mut body = Vec::new();
         loop {
             if self.s.take("loop") {
                 body.push(self.nested(Self::repeat)?);
+            } else if self.s.take("once") {
+                body.push(self.nested(Self::once)?);
+            } else if self.s.take("quantise") {
+                body.push(Stmt::Quantise(self.activations_id()?));
+                self.s.end_of_line()?;
             } else if self.s.at_end() || self.s.peek("end") || self.s.peek("part") {
                 return Ok(body);
             } else {
@@ -273,13 +312,24 @@ impl Reader<'_> {
 
     fn repeat(&mut self) -> Read<Stmt> {
         let var = self.var_id()?;
+        Ok(Stmt::Loop { var, body: self.body_to_end()? })
+    }
+
+    /// `per t0, f1`, and what is done once for them.
+    fn once(&mut self) -> Read<Stmt> {
+        let per = self.some_vars("per")?;
+        Ok(Stmt::Once { per, body: self.body_to_end()? })
+    }
+
+    /// The end of a line, and statements up to `end`.
+    fn body_to_end(&mut self) -> Read<Vec<Stmt>> {
         self.s.end_of_line()?;
         let body = self.body()?;
         if !self.s.take("end") {
             return Err(self.s.error("a statement or `end`"));
         }
         self.s.end_of_line()?;
-        Ok(Stmt::Loop { var, body })
+        Ok(body)
     }
 
     fn nest(&mut self) -> Read<Nest> {
@@ -294,7 +344,8 @@ impl Reader<'_> {
             self.s.end_of_line()?;
         }
         let product = self.product()?;
-        let (target, at) = self.element("a statement: `loop`, `for`, `let`, a buffer or a tile")?;
+        let (target, at) =
+            self.element("a statement: `loop`, `once`, `quantise`, `for`, `let`, a buffer or a tile")?;
         self.s.expect("=")?;
         let mut fold = self.fold()?;
         let value = self.expr(&mut scalars)?;
@@ -307,15 +358,16 @@ impl Reader<'_> {
         Ok(Nest { target, at, loops, fold, exprs: scalars.into_exprs(), value, product })
     }
 
-    /// `product left row f3 columns t2 along d4`
+    /// `product left row f3 columns t2 along d4 quantised activations0`
     fn product(&mut self) -> Read<Option<Product>> {
         let Some(kind) = Kind::ALL.into_iter().find(|kind| self.s.take(kind.name())) else { return Ok(None) };
         let weight = self.named("the factor that is the weight", &Side::ALL, Side::name)?;
         let row = if self.s.take("row") { Some(self.var_id()?) } else { None };
-        let mut vars = |word: &str| if self.s.take(word) { self.vars() } else { Ok(Vec::new()) };
+        let mut vars = |word: &str| self.some_vars(word);
         let (columns, along, routed) = (vars("columns")?, vars("along")?, vars("routed")?);
+        let activations = if self.s.take("quantised") { Some(self.activations_id()?) } else { None };
         self.s.end_of_line()?;
-        Ok(Some(Product { kind, weight, row, columns, along, routed }))
+        Ok(Some(Product { kind, weight, row, columns, along, routed, activations }))
     }
 
     /// `sum d3 of`; a call such as `max(…)` is none.
@@ -341,6 +393,11 @@ impl Reader<'_> {
                 return Ok(vars);
             }
         }
+    }
+
+    /// Variables after a word, if it is there.
+    fn some_vars(&mut self, word: &str) -> Read<Vec<VarId>> {
+        if self.s.take(word) { self.vars() } else { Ok(Vec::new()) }
     }
 
     /// A word or a text in quotes.

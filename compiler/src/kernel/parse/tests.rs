@@ -80,12 +80,32 @@ fn parts_that_do_not_read() {
 }
 
 #[test]
+fn activations_that_do_not_read() {
+    let check = |piece: &str, with: &str, expected: &str| {
+        assert!(samples::SHARED.contains(piece), "{piece}");
+        let error = parse(&samples::SHARED.replacen(piece, with, 1)).unwrap_err();
+        assert_eq!(error.to_string(), expected, "{with}");
+    };
+    check(
+        "activations0 :",
+        "activations1 :",
+        "line 12, column 13: found `activations1`, expected `activations0`",
+    );
+    let none = "line 15, column 14: found `activations0`, expected activations; none are declared";
+    check("  quantised activations0 : tile0[d3] along d3\n", "", none);
+    let other = "line 16, column 14: found `activations1`, expected activations: activations0";
+    check("quantise activations0", "quantise activations1", other);
+    check("  end\n", "", "line 20, column 1: the text ends, expected a statement or `end`");
+}
+
+#[test]
 fn nests_that_do_not_read() {
     check("@1[d1] =", "@2[d1] =", "line 9, column 5: found `@`, expected a buffer or a tile: @0, @1");
     check(
         "@1[d1] =",
         "!",
-        "line 9, column 5: found `!`, expected a statement: `loop`, `for`, `let`, a buffer or a tile",
+        "line 9, column 5: found `!`, expected a statement: `loop`, `once`, `quantise`, `for`, `let`, a buffer \
+         or a tile",
     );
     check(
         "mul(@0[d1], 2.0)",

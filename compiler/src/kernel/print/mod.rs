@@ -9,8 +9,10 @@
 use std::fmt;
 
 use crate::foundation::entity::Id;
-use crate::kernel::product::Product;
-use crate::kernel::{Access, Blocks, Kernel, Nest, Param, Part, Place, Range, RoutedRows, Stmt, VarId};
+use crate::kernel::product::{Activations, Product};
+use crate::kernel::{
+    Access, ActivationsId, Blocks, Kernel, Nest, Param, Part, Place, Range, RoutedRows, Stmt, VarId,
+};
 use crate::tensor::shape::Shape;
 
 mod expr;
@@ -66,6 +68,9 @@ fn write_part(f: &mut fmt::Formatter<'_>, part: &Part) -> fmt::Result {
     if let Some(routed) = &part.routed {
         writeln!(f, "  {}", routed_text(part, routed))?;
     }
+    for (id, activations) in part.activations.iter() {
+        writeln!(f, "  {}", activations_text(part, id, activations))?;
+    }
     write_body(f, part, &part.body, 1)
 }
 
@@ -96,20 +101,27 @@ fn routed_text(part: &Part, routed: &RoutedRows) -> String {
     format!("list {list} along {along} {rows} where {by} = {expert}")
 }
 
-/// `product left row f3 columns t2 along d4`
+/// `quantised ahead activations0 : @0[t2, d4] columns t2 along d4`
+fn activations_text(part: &Part, id: ActivationsId, activations: &Activations) -> String {
+    let Activations { from, at, around, columns, along, is_ahead } = activations;
+    let from = access_text(*from, at, &part.vars);
+    let loops = [("around", around), ("columns", columns), ("along", along)];
+    let loops = loops.map(|(word, vars)| with_some_vars(word, part, vars)).concat();
+    format!("quantised {}{id} : {from}{loops}", if *is_ahead { "ahead " } else { "" })
+}
+
+/// `product left row f3 columns t2 along d4 quantised activations0`
 fn product_text(part: &Part, product: &Product) -> String {
-    let Product { kind, weight, row, columns, along, routed } = product;
-    let named = |word: &str, vars: &[VarId]| match vars {
-        [] => String::new(),
-        _ => format!(" {}", with_vars(word, part, vars)),
-    };
-    let loops = [
-        named("row", row.as_slice()),
-        named("columns", columns),
-        named("along", along),
-        named("routed", routed),
-    ];
-    format!("{} {}{}", kind.name(), weight.name(), loops.concat())
+    let Product { kind, weight, row, columns, along, routed, activations } = product;
+    let loops = [("row", row.as_slice()), ("columns", columns), ("along", along), ("routed", routed)];
+    let loops = loops.map(|(word, vars)| with_some_vars(word, part, vars)).concat();
+    let quantised = activations.map(|id| format!(" quantised {id}")).unwrap_or_default();
+    format!("{} {}{loops}{quantised}", kind.name(), weight.name())
+}
+
+/// A space, a word and then the names of variables, where there are any.
+fn with_some_vars(word: &str, part: &Part, vars: &[VarId]) -> String {
+    if vars.is_empty() { String::new() } else { format!(" {}", with_vars(word, part, vars)) }
 }
 
 /// A word and then the names of variables.
@@ -128,6 +140,12 @@ fn write_body(f: &mut fmt::Formatter<'_>, part: &Part, body: &[Stmt], depth: usi
                 write_body(f, part, body, depth + 1)?;
                 writeln!(f, "{indent}end")?;
             }
+            Stmt::Once { per, body } => {
+                writeln!(f, "{indent}once{}", with_some_vars("per", part, per))?;
+                write_body(f, part, body, depth + 1)?;
+                writeln!(f, "{indent}end")?;
+            }
+            Stmt::Quantise(id) => writeln!(f, "{indent}quantise {id}")?,
         }
     }
     Ok(())

@@ -4,8 +4,10 @@
 //! run as it stands, the nest computes the same. `prepare/` finds products and writes them down, `check.rs` (rows) and
 //! `tiles.rs` (tiles) prove them for `verify/`, and code generators take them as they are.
 
-use crate::kernel::{Nest, VarId};
+use crate::kernel::index::Index;
+use crate::kernel::{ActivationsId, Nest, Place, VarId};
 
+pub mod activations;
 pub(crate) mod check;
 pub(crate) mod fragments;
 #[cfg_attr(not(feature = "gpu"), allow(dead_code, reason = "only sources pad rows"))]
@@ -30,6 +32,8 @@ pub struct Product {
     pub along: Vec<VarId>,
     /// The loops around it that select the matrix of an expert, outermost first, where columns are grouped by expert.
     pub routed: Vec<VarId>,
+    /// The factor that is no weight, where it is quantised before.
+    pub activations: Option<ActivationsId>,
 }
 
 /// Which kind of sum a nest is.
@@ -59,6 +63,23 @@ pub enum Side {
     Left,
     /// The second.
     Right,
+}
+
+/// Columns that are quantised together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Activations {
+    /// Where they are stored in single precision.
+    pub from: Place,
+    /// The element.
+    pub at: Vec<Index>,
+    /// The loops around the call of a micro-kernel that move to other columns, outermost first.
+    pub around: Vec<VarId>,
+    /// The loops over the columns of a call, innermost first.
+    pub columns: Vec<VarId>,
+    /// The loops along a column, innermost first.
+    pub along: Vec<VarId>,
+    /// Whether all threads quantise the whole buffer before the first task. If not, each task does where it says so.
+    pub is_ahead: bool,
 }
 
 impl Kind {

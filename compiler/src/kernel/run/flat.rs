@@ -3,14 +3,14 @@
 //! In: a verified part and the values of its symbols. Out: a [`Program`] whose evaluation allocates nothing.
 //! Nothing is simplified or moved: the order of evaluation is that of the text. `mod.rs` executes it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::foundation::entity::List;
 use crate::graph::op::{Binary, Fold, Unary};
 use crate::kernel::index::{Atom, Index};
 use crate::kernel::run::fault::Fault;
 use crate::kernel::verify::types::expr_dtypes;
-use crate::kernel::walk::needed;
+use crate::kernel::walk::{needed, nests};
 use crate::kernel::{
     Blocks, Expr, ExprId, Kernel, Nest, Part, Place, Range, RoutedRows, Stmt, TileId, Var, VarId,
 };
@@ -50,6 +50,17 @@ pub(super) enum FlatRange {
 pub(super) enum FlatStmt {
     Nest(FlatNest),
     Loop { var: VarId, body: Vec<Self> },
+    Once(FlatOnce),
+}
+
+/// Statements that a task skips where one before has done them for the same values of some variables.
+pub(super) struct FlatOnce {
+    /// Its place in the body of the part.
+    pub(super) number: usize,
+    pub(super) per: Vec<VarId>,
+    pub(super) body: Vec<FlatStmt>,
+    /// The tiles that it fills.
+    pub(super) tiles: BTreeSet<TileId>,
 }
 
 pub(super) struct FlatNest {
@@ -156,11 +167,19 @@ impl Flattener<'_> {
     }
 
     fn body(&self, body: &[Stmt]) -> Result<Vec<FlatStmt>, Fault> {
-        let flat = body.iter().map(|stmt| match stmt {
-            Stmt::Nest(nest) => self.nest(nest).map(FlatStmt::Nest),
-            Stmt::Loop { var, body } => self.body(body).map(|body| FlatStmt::Loop { var: *var, body }),
-        });
-        flat.collect()
+        let mut flat = Vec::new();
+        for (number, stmt) in body.iter().enumerate() {
+            flat.push(match stmt {
+                Stmt::Nest(nest) => FlatStmt::Nest(self.nest(nest)?),
+                Stmt::Loop { var, body } => FlatStmt::Loop { var: *var, body: self.body(body)? },
+                Stmt::Once { per, body } => {
+                    let tiles = nests(body).filter_map(Nest::tile).collect();
+                    FlatStmt::Once(FlatOnce { number, per: per.clone(), body: self.body(body)?, tiles })
+                }
+                Stmt::Quantise(_) => continue,
+            });
+        }
+        Ok(flat)
     }
 
     fn nest(&self, nest: &Nest) -> Result<FlatNest, Fault> {

@@ -2,10 +2,10 @@
 //!
 //! In: a kernel that verifies, the values of its symbols, and a [`Memory`] of its buffers. Out: the buffers it writes,
 //! or the first [`Fault`].
-//! Tasks run one after another, in the order of the grid or any other; a tile forgets its elements between them, and no
-//! element of a buffer may be written by two. Every number is rounded to its type as soon as it is computed, sums
-//! included. This is what fusion and lowering are tested with, and what other backends must agree with; it need not be
-//! fast. `flat.rs` prepares a part, `memory.rs` holds buffers.
+//! Tasks run one after another, in the order of the grid or any other; a tile forgets its elements between them, except
+//! where it is filled once for several tasks, and no element of a buffer may be written by two. Every number is rounded
+//! to its type as soon as it is computed, sums included. This is what fusion and lowering are tested with, and what
+//! other backends must agree with; it need not be fast. `flat.rs` prepares a part, `memory.rs` holds buffers.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,8 @@ pub mod memory;
 
 use fault::Fault;
 use flat::{
-    Access, FlatAtom, FlatExpr, FlatIndex, FlatNest, FlatRange, FlatRows, FlatStmt, FlatVar, Program, Step,
+    Access, FlatAtom, FlatExpr, FlatIndex, FlatNest, FlatOnce, FlatRange, FlatRows, FlatStmt, FlatVar,
+    Program, Step,
 };
 use memory::{Memory, Number};
 
@@ -120,6 +121,8 @@ struct Machine<'a, M> {
     task: u32,
     vars: List<VarId, i64>,
     tiles: List<TileId, TileMemory>,
+    /// For which values of its variables a statement was done last, by its number, and for which task.
+    done: BTreeMap<usize, (Vec<i64>, u32)>,
     /// How many rows are routed to the running task.
     n_routed: i64,
     /// The value of each expression of the running nest.
@@ -139,6 +142,7 @@ impl<'a, M: Memory> Machine<'a, M> {
             task: 0,
             vars: part.vars.ids().map(|_| 0).collect(),
             tiles: part.tiles.values().map(tile).collect(),
+            done: BTreeMap::new(),
             n_routed: 0,
             registers: Vec::new(),
         }
@@ -200,8 +204,25 @@ impl<'a, M: Memory> Machine<'a, M> {
             match stmt {
                 FlatStmt::Nest(nest) => self.nest(nest)?,
                 FlatStmt::Loop { var, body } => self.each(&[*var], &mut |machine| machine.body(body))?,
+                FlatStmt::Once(once) => self.once(once)?,
             }
         }
+        Ok(())
+    }
+
+    /// Does what no task has done yet for these values, or takes over the tiles of the last one for which it was done.
+    fn once(&mut self, once: &FlatOnce) -> Result<(), Fault> {
+        let values: Vec<i64> = once.per.iter().map(|var| self.vars[*var]).collect();
+        match self.done.get(&once.number) {
+            Some((before, task)) if *before == values => {
+                for tile in &once.tiles {
+                    let writers = self.tiles[*tile].writers.iter_mut();
+                    writers.filter(|writer| **writer == *task).for_each(|writer| *writer = self.task);
+                }
+            }
+            _ => self.body(&once.body)?,
+        }
+        self.done.insert(once.number, (values, self.task));
         Ok(())
     }
 

@@ -46,6 +46,24 @@ fn an_expert_takes_the_rows_that_are_routed_to_it() {
 }
 
 #[test]
+fn what_is_done_once_is_taken_over_by_the_tasks_that_share_it() {
+    let x: Vec<f32> = (0..96).map(|i| (i / 32) as f32).collect();
+    let run = |text: &str, order: Order| {
+        let w = Buffer::Float(vec![1.0; 192]);
+        let mut buffers = Buffers([float(&x), w, float(&[0.0; 18])].into_iter().collect());
+        run_in(order, &parse(text).unwrap(), &symbols(&[]), &mut buffers)?;
+        Ok::<_, Fault>(buffers.0.values().last().unwrap().clone())
+    };
+    let y: Vec<f32> = (0..18).map(|i| 16.0 * (i / 6) as f32).collect();
+    for order in [Order::Forward, Order::Backward, Order::Shuffled(3), Order::Twice] {
+        assert_eq!(run(samples::SHARED, order), Ok(float(&y)));
+    }
+    // Were it done once for all tasks, all would have the activations of the first.
+    let once = samples::SHARED.replace("once per t0", "once");
+    assert_eq!(run(&once, Order::Forward), Ok(float(&[0.0; 18])));
+}
+
+#[test]
 fn a_map_reaches_every_element_of_a_ragged_block() {
     let x: Vec<f32> = (0..13).map(|i| i as f32).collect();
     let y: Vec<f32> = (0..13).map(|i| 2.0 * i as f32 + 0.5).collect();

@@ -5,8 +5,8 @@
 //! written before it is read; a nest reads nothing that it writes but the element a fold starts from.
 //! Of a kernel whose accesses are inside, no two tasks store to the same element, so tasks may run in any order.
 //! What is proven here is never checked again by generated code; `run` checks it all the same.
-//! Ranges and statements are walked here, nests in `nest.rs`, indices in `index.rs`, types in `types.rs`; `disjoint.rs`
-//! proves that tasks never meet.
+//! Ranges and statements are walked here, nests in `nest.rs`, indices in `index.rs`, types in `types.rs`;
+//! `activations.rs` proves what is quantised, `once.rs` what tasks share, and `disjoint.rs` that tasks never meet.
 
 use crate::error::Complaint;
 use crate::kernel::index::Index;
@@ -15,13 +15,16 @@ use crate::kernel::product::operands::unfit_operands;
 use crate::kernel::verify::disjoint::verify_disjoint;
 use crate::kernel::walk::nests;
 use crate::kernel::{
-    Access, Blocks, Kernel, Param, ParamId, Part, Place, Range, RoutedRows, Stmt, Tile, TileId, VarId,
+    Access, ActivationsId, Blocks, Kernel, Nest, Param, ParamId, Part, Place, Range, RoutedRows, Stmt, Tile,
+    TileId, VarId,
 };
 use crate::tensor::dtype::DType;
 
+mod activations;
 pub mod disjoint;
 mod index;
 mod nest;
+mod once;
 pub mod types;
 
 /// The most elements of a buffer.
@@ -43,12 +46,14 @@ pub fn verify(kernel: &Kernel) -> Vec<Complaint> {
             place: format!("part {number}"),
             bound: Vec::new(),
             written: Vec::new(),
+            quantised: Vec::new(),
             complaints: Vec::new(),
         };
         // Bounds mean nothing where a size or a range is unsound.
-        if checker.tiles_fit() && checker.ranges_fit() && complaints.is_empty() {
+        if checker.tiles_fit() && checker.ranges_fit() && checker.activations_fit() && complaints.is_empty() {
             checker.walk();
             checker.operands();
+            checker.shared();
         }
         complaints.append(&mut checker.complaints);
     }
@@ -109,6 +114,8 @@ struct Checker<'a> {
     bound: Vec<VarId>,
     /// The tiles that surely hold something here.
     written: Vec<TileId>,
+    /// The activations that are quantised here, as they are now.
+    quantised: Vec<ActivationsId>,
     complaints: Vec<Complaint>,
 }
 
@@ -240,18 +247,27 @@ impl Checker<'_> {
             match stmt {
                 Stmt::Nest(nest) => self.nest(nest),
                 Stmt::Loop { var, body } => self.repeat(*var, body),
+                // Whether it may be skipped is proven by `once.rs`.
+                Stmt::Once { body, .. } => self.body(body),
+                Stmt::Quantise(id) => self.quantise(*id),
             }
         }
     }
 
     fn repeat(&mut self, var: VarId, body: &[Stmt]) {
         let (n_bound, n_written) = (self.bound.len(), self.written.len());
+        // What a round stores to is not quantised any more when the next begins.
+        for tile in nests(body).filter_map(Nest::tile) {
+            self.forget_quantised(tile);
+        }
+        let quantised = self.quantised.clone();
         if self.bind(var, "a loop", !self.is_within(var), "whole axes and blocks") {
             self.body(body);
         }
         // A loop may have no iteration, so what it writes does not count after it.
         self.bound.truncate(n_bound);
         self.written.truncate(n_written);
+        self.quantised = quantised;
     }
 
     /// Gives a variable a value in what follows; says whether that is sound.

@@ -37,14 +37,15 @@ impl Checker<'_> {
         }
         self.bound.truncate(n_bound);
         self.place = part;
-        if let Place::Tile(tile) = nest.target
-            && !self.written.contains(&tile)
-        {
-            self.written.push(tile);
+        if let Some(tile) = nest.tile() {
+            self.forget_quantised(tile);
+            if !self.written.contains(&tile) {
+                self.written.push(tile);
+            }
         }
     }
 
-    fn loops(&mut self, loops: &[VarId]) {
+    pub(super) fn loops(&mut self, loops: &[VarId]) {
         for var in loops {
             let range = self.part.vars.get(*var).map(|var| &var.range);
             let is_allowed = !matches!(range, Some(Range::Blocks(_)));
@@ -171,8 +172,12 @@ impl Checker<'_> {
                 TileProduct::of(self.kernel, self.part, nest).map(|_| ()).ok_or(Reason::Fragments)
             }
         };
-        if let Err(reason) = checked {
-            self.complain(format!("is no {} as it says: {reason}", product.kind.name()));
+        match (checked, product.activations) {
+            (Err(reason), _) => {
+                self.complain(format!("is no {} as it says: {reason}", product.kind.name()));
+            }
+            (Ok(()), Some(id)) => self.product_of(nest, id),
+            (Ok(()), None) => {}
         }
     }
 

@@ -277,6 +277,87 @@ fn a_nest_over_tiles_is_the_product_that_it_says() {
 }
 
 #[test]
+fn what_is_quantised_is_what_products_multiply() {
+    let store = "part 0, @2[t0, e2]:";
+    let check_shared =
+        |piece: &str, with: &str, expected: &str| check(samples::SHARED, piece, with, expected);
+    let stale = &format!("{store} activations0 is not quantised here");
+    check_shared("    quantise activations0\n", "", stale);
+    check_shared("  for e2\n", "  for d3\n    tile0[d3] = 1.0\n  for e2\n", stale);
+    let other = &format!("{store} multiplies other columns than activations0, those of @0[t0, d3]");
+    check_shared("activations0 : tile0[d3]", "activations0 : @0[t0, d3]", other);
+    let elements = "part 0: activations0 is of elements that there are not";
+    check_shared("activations0 : tile0[d3]", "activations0 : tile0[d3, d3]", elements);
+    check_shared(
+        "tile tile0 : f32",
+        "tile tile0 : f16",
+        "part 0: activations0 is of tile0, which must hold f32",
+    );
+    let tile = samples::SHARED.replace("    quantise activations0\n", "");
+    let part =
+        format!("{store} activations0 cannot be quantised ahead: it is no whole buffer, by 16 columns");
+    check(&tile, "quantised activations0 :", "quantised ahead activations0 :", &part);
+    let twice = "part 0: activations0 is quantised ahead of all tasks, and again";
+    check(samples::AHEAD, "  for t2, e1\n", "  quantise activations0\n  for t2, e1\n", twice);
+    let part =
+        "part 0, @2[t2, e1]: activations0 cannot be quantised ahead: it is no whole buffer, by 16 columns";
+    check(samples::AHEAD, "blocks of 16 step 16", "blocks of 8 step 8", part);
+}
+
+#[test]
+fn what_a_loop_changes_is_quantised_in_each_round() {
+    const LOOP: &str = r#"kernel "matvec w" matrix-vector
+  read @0 x : f32[r:2, d:32]
+  read @1 w : q8_0[e:6, d:32]
+  write @2 y : f32[e:6]
+part
+  tile tile0 : f32[32]
+  tile tile1 : f32[6]
+  var r0 in 0..2
+  var e1 in 0..6
+  var d2 in 0..32
+  grid
+  quantised activations0 : tile0[d2] along d2
+  for e1
+    tile1[e1] = 0.0
+  for d2
+    tile0[d2] = @0[0, d2]
+  loop r0
+    quantise activations0
+    for e1
+      product right row e1 along d2 quantised activations0
+      tile1[e1] = sum d2 of mul(tile0[d2], @1[e1, d2]) from tile1[e1]
+    for d2
+      tile0[d2] = @0[r0, d2]
+  end
+  for e1
+    @2[e1] = tile1[e1]
+"#;
+    check(LOOP, "read", "read", "");
+    let before = "  quantise activations0\n  loop r0\n";
+    let stale = "part 0, tile1[e1]: activations0 is not quantised here";
+    check(LOOP, "  loop r0\n    quantise activations0\n", before, stale);
+    let still = LOOP.replace("    for d2\n      tile0[d2] = @0[r0, d2]\n", "");
+    check(&still, "  loop r0\n    quantise activations0\n", before, "");
+}
+
+#[test]
+fn what_is_done_once_is_the_same_for_the_tasks_that_share_it() {
+    let check = |with: &str, expected: &str| check(samples::SHARED, "once per t0", with, expected);
+    check("once", "part 0: what is done once depends on t0 too");
+    let outer = "part 0: a `once` is per some outer variables of the grid, not all";
+    for with in ["once per e1", "once per t0, e1", "once per d3"] {
+        check(with, outer);
+    }
+    check(
+        "once per t0\n    once\n    end",
+        "part 0: a `once` stands in the body of a part, not in a loop or in another",
+    );
+    // What each task fills anew cannot be read by what is done once.
+    check("for d3\n    tile0[d3] = 1.0\n  once per t0", "part 0: what is done once depends on e1 too");
+}
+
+#[test]
 fn types_that_do_not_fit() {
     let select = "select(lt(%0, 2.5), cast.i32(%0), neg(";
     let store = "part 1, @2[c0]:";

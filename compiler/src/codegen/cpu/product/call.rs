@@ -1,7 +1,7 @@
 //! Emits calls of micro-kernels.
 //!
-//! In: a [`Plan`] of a nest. Out: code that stores the initial values of sums, quantises activations unless that is
-//! done, and calls the kernel for each iteration of the loops around it, with the addresses and sizes at that point.
+//! In: a [`Plan`] of a nest. Out: code that stores the initial values of sums, and calls the kernel for each iteration
+//! of the loops around it, with the addresses and sizes at that point. Activations are quantised by calls of their own.
 //! Argument structs are on the stack; kernels are called by their addresses in this process.
 
 use cranelift_codegen::ir::types::I64;
@@ -10,14 +10,15 @@ use fusebox_simd::{ActivationLayout, Bf16Functions, ROUTED_GEMM, Table, activati
 
 use crate::codegen::cpu::emit::{Emitter, PROVEN};
 use crate::codegen::cpu::product::boundary::{self, storage};
-use crate::codegen::cpu::product::{Activations, COLUMNS, Plan};
+use crate::codegen::cpu::product::{Plan, Quantised};
 use crate::foundation::entity::List;
 use crate::graph::op::Scalar;
 use crate::kernel::index::Index;
 use crate::kernel::product::Kind;
+use crate::kernel::product::activations::COLUMNS;
 use crate::kernel::product::routing::Routing;
 use crate::kernel::stored::{Stored, at_start};
-use crate::kernel::{Expr, Folding, Nest, Place, Range, VarId};
+use crate::kernel::{ActivationsId, Expr, Folding, Nest, Place, Range, VarId};
 use crate::options::Numbers;
 use crate::tensor::quant::Format;
 
@@ -29,12 +30,6 @@ impl Emitter<'_, '_> {
         };
         self.starts(nest);
         let quantised = plan.quantised.as_ref().and_then(|quantised| self.slot(quantised));
-        if let (Some(quantised), Some(slot)) = (&plan.quantised, quantised)
-            && !self.slots[slot].is_filled
-            && !quantised.is_ahead
-        {
-            self.quantise(&plan, quantised, slot);
-        }
         let is_sorted =
             |var: &&VarId| plan.routing.as_ref().is_none_or(|routing| !routing.loops.contains(var));
         let around: Vec<VarId> = plan.around.iter().filter(is_sorted).copied().collect();
@@ -63,38 +58,44 @@ impl Emitter<'_, '_> {
         self.nest(&first);
     }
 
-    /// The slot of the activations that a plan quantises.
-    pub(crate) fn slot(&self, quantised: &Activations) -> Option<usize> {
+    /// The slot of the activations that a plan multiplies.
+    fn slot(&self, quantised: &Quantised) -> Option<usize> {
         self.slots.iter().position(|slot| slot.quantised == *quantised)
     }
 
-    /// Quantises the activations of a plan.
-    pub(crate) fn quantise(&mut self, plan: &Plan, quantised: &Activations, slot: usize) {
-        let table = self.table;
-        let moves = |var: &&VarId| plan.x.element.step_of(**var) != Some(0);
-        let around: Vec<VarId> = plan.around.iter().filter(moves).copied().collect();
-        self.each(&around, &mut |emitter| {
-            let function = match quantised.layout {
+    /// Quantises activations, in each layout that some product wants.
+    pub(crate) fn quantise(&mut self, id: ActivationsId) {
+        let own = &self.part.activations[id];
+        let x = own.stored(self.kernel, self.part);
+        let inner = [&own.along[..], &own.columns].concat();
+        for idx in 0..self.slots.len() {
+            if self.slots[idx].quantised.id != id {
+                continue;
+            }
+            let (table, layout) = (self.table, self.slots[idx].quantised.layout);
+            let function = match layout {
                 ActivationLayout::Bf16Tiles { .. } => halves(&table).to_bf16_tiles as *const u8,
                 whole => table.quantised_functions(whole).quantise as *const u8,
             };
-            let fields = [
-                emitter.place_of(&plan.x, &Self::inner(plan)).0,
-                emitter.set(plan, quantised, slot),
-                emitter.step(&plan.x, plan.cols.first().copied()),
-                emitter.len(&plan.cols),
-                emitter.len(&plan.run),
-                emitter.whole(quantised.layout.parameter()),
-            ];
-            emitter.call_micro(function, &fields);
-        });
+            self.each(&own.around, &mut |emitter| {
+                let fields = [
+                    emitter.place_of(&x, &inner).0,
+                    emitter.set(&own.around, idx),
+                    emitter.step(&x, own.columns.first().copied()),
+                    emitter.len(&own.columns),
+                    emitter.len(&own.along),
+                    emitter.whole(layout.parameter()),
+                ];
+                emitter.call_micro(function, &fields);
+            });
+        }
     }
 
     fn call_product(&mut self, plan: &Plan, slot: Option<usize>) {
         let w = self.place_of(&plan.w, &Self::inner(plan));
         let column = self.column(plan, slot);
         let nowhere = self.whole(0);
-        let (function, n_parts) = self.function(plan, slot);
+        let (function, n_parts) = self.function(slot);
         let mut fields = self.fields(plan, w, column, nowhere, n_parts);
         fields.push(self.next_place(plan, w.0));
         self.call_micro(function, &fields);
@@ -120,7 +121,7 @@ impl Emitter<'_, '_> {
         let n_rows = self.split(n_bytes, routing_bytes(1, 0) as i64).0;
         let w = self.place_of(&routing.w, &Self::inner(plan));
         let nowhere = self.whole(0);
-        let (function, n_parts) = self.function(plan, slot);
+        let (function, n_parts) = self.function(slot);
         let mut fields = self.fields(plan, w, (nowhere, nowhere), nowhere, n_parts);
         fields.push(nowhere);
         let firsts = self.builder.ins().iadd_imm_s(scratch, routing_bytes(routing.most as usize, 0) as i64);
@@ -134,16 +135,16 @@ impl Emitter<'_, '_> {
     /// The addresses of a column and of its results.
     fn column(&mut self, plan: &Plan, slot: Option<usize>) -> (Value, Value) {
         let inner = Self::inner(plan);
-        let x = match (&plan.quantised, slot) {
-            (Some(quantised), Some(slot)) => self.set(plan, quantised, slot),
-            _ => self.place_of(&plan.x, &inner).0,
+        let x = match slot {
+            Some(slot) => self.set_of(plan, slot),
+            None => self.place_of(&plan.x, &inner).0,
         };
         (x, self.place_of(&plan.out, &inner).0)
     }
 
     /// The GEMM function for quantised or plain activations, and the number of parts of each activation.
-    fn function(&self, plan: &Plan, slot: Option<usize>) -> (*const u8, i64) {
-        let layout = plan.quantised.as_ref().filter(|_| slot.is_some()).map(|quantised| quantised.layout);
+    fn function(&self, slot: Option<usize>) -> (*const u8, i64) {
+        let layout = slot.map(|slot| self.slots[slot].quantised.layout);
         let (function, n_parts) = match layout {
             None => (self.table.gemm_f32, 0),
             Some(ActivationLayout::Bf16Tiles { n_parts }) => (halves(&self.table).product, n_parts),
@@ -260,30 +261,39 @@ impl Emitter<'_, '_> {
         (place, place)
     }
 
-    /// The address of quantised activations, for the loops around.
-    fn set(&mut self, plan: &Plan, quantised: &Activations, slot: usize) -> Value {
-        if quantised.is_ahead {
-            return self.set_ahead(plan, quantised, slot);
+    /// The address of the quantised activations of a product, for the loops around.
+    fn set_of(&mut self, plan: &Plan, slot: usize) -> Value {
+        if self.part.activations[self.slots[slot].quantised.id].is_ahead {
+            return self.set_ahead(plan, slot);
         }
         let moves = |var: &&VarId| plan.x.element.step_of(**var) != Some(0);
+        let around: Vec<VarId> = plan.around.iter().filter(moves).copied().collect();
+        self.set(&around, slot)
+    }
+
+    /// The address of quantised activations for the loops around that move to others.
+    fn set(&mut self, around: &[VarId], slot: usize) -> Value {
         let mut set = self.whole(0);
-        for (var, dim) in plan.around.iter().filter(moves).zip(&quantised.dims) {
+        for (number, var) in around.iter().enumerate() {
+            let most = self.slots[slot].quantised.columns.dims[number].most;
             let start = at_start(&Index::var(*var), &[*var], &self.part.vars);
             let position = self.index(&Index::var(*var).minus(&start));
-            set = self.builder.ins().imul_imm_s(set, dim.most as i64);
+            set = self.builder.ins().imul_imm_s(set, most as i64);
             set = self.builder.ins().iadd(set, position);
         }
-        let offset = self.builder.ins().imul_imm_s(set, quantised.set_bytes() as i64);
+        let set_bytes = self.slots[slot].quantised.set_bytes();
+        let offset = self.builder.ins().imul_imm_s(set, set_bytes as i64);
         let start = self.slots[slot].start;
         self.builder.ins().iadd(start, offset)
     }
 
     /// The address of activations that were quantised ahead, for the loops around.
-    fn set_ahead(&mut self, plan: &Plan, quantised: &Activations, slot: usize) -> Value {
+    fn set_ahead(&mut self, plan: &Plan, slot: usize) -> Value {
+        let Quantised { columns, layout, .. } = &self.slots[slot].quantised;
+        let (k, n_bytes) = (columns.k, activation_bytes(*layout, COLUMNS, columns.k));
         let first = at_start(&plan.x.element, &Self::inner(plan), &self.part.vars);
         let element = self.index(&first);
-        let set = self.split(element, (quantised.k * COLUMNS) as i64).0;
-        let n_bytes = activation_bytes(quantised.layout, COLUMNS, quantised.k);
+        let set = self.split(element, (k * COLUMNS) as i64).0;
         let offset = self.builder.ins().imul_imm_s(set, n_bytes as i64);
         let start = self.slots[slot].start;
         self.builder.ins().iadd(start, offset)

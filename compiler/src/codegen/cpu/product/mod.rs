@@ -1,7 +1,8 @@
 //! Products of matrices as calls of the micro-kernels of `fusebox_simd`.
 //!
-//! In: a nest that says which product it is. Out: a `Plan`: what of it a call computes, how its activations are
-//! quantised, and whether its columns are grouped by the expert that a number from memory selects (mixture of experts).
+//! In: a nest that says which product it is. Out: a `Plan`: what of it a call computes, in which layout its activations
+//! are quantised, and whether its columns are grouped by the expert that a number from memory selects (mixture of
+//! experts).
 //! Nothing is recognised here, and nothing emitted; `call.rs` does that. `boundary.rs` says what both sides agree on.
 
 use fusebox_simd::{
@@ -10,11 +11,13 @@ use fusebox_simd::{
 
 use crate::codegen::cpu::Cpu;
 use crate::codegen::cpu::product::boundary::storage;
+use crate::kernel::product::activations::Columns;
 use crate::kernel::product::check::Terms;
 use crate::kernel::product::routing::Routing;
 use crate::kernel::product::{Kind, Product};
-use crate::kernel::stored::{Stored, at_start};
-use crate::kernel::{Kernel, Nest, Part, Place, Range, VarId};
+use crate::kernel::stored::Stored;
+use crate::kernel::walk::nests;
+use crate::kernel::{ActivationsId, Kernel, Nest, Part, VarId};
 use crate::options::Numbers;
 
 pub(super) mod boundary;
@@ -23,8 +26,6 @@ mod encode_call;
 pub mod form;
 pub(super) mod quantise_ahead;
 
-/// Columns that are quantised and stored together.
-pub(super) const COLUMNS: usize = 16;
 /// Bytes that quantised activations may take in scratch memory.
 const MAX_QUANTISED_BYTES: usize = 64 << 20;
 
@@ -48,45 +49,26 @@ pub(super) struct Plan {
     /// The routing that selects a matrix for each column, where these are grouped by expert.
     pub(super) routing: Option<Routing>,
     /// The quantised activations, unless they stay in single precision.
-    pub(super) quantised: Option<Activations>,
+    pub(super) quantised: Option<Quantised>,
 }
 
-/// Activations that are quantised before they are multiplied. Equal descriptions are of equal numbers.
+/// Activations as products of one layout multiply them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Activations {
-    /// The first element of the first column.
-    pub(super) x: Stored,
-    /// The loops over columns, outermost first; the last ones are those of a call.
-    pub(super) dims: Vec<Dim>,
-    /// The largest number of columns of a call.
-    pub(super) n_cols: usize,
-    /// The largest number of calls.
-    pub(super) n_sets: usize,
-    pub(super) k: usize,
+pub(super) struct Quantised {
+    pub(super) id: ActivationsId,
+    pub(super) columns: Columns,
     pub(super) layout: ActivationLayout,
-    /// Whether the whole parameter is quantised ahead of the tasks (`quantise_ahead.rs`).
-    pub(super) is_ahead: bool,
 }
 
-/// A loop over columns.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Dim {
-    pub(super) range: Range,
-    /// The stride from column to column in elements; or the loop itself, where there is no constant stride.
-    pub(super) step: Result<i64, VarId>,
-    /// The largest number of its values.
-    pub(super) most: usize,
-}
-
-impl Activations {
+impl Quantised {
     /// Bytes of the columns of one call.
     pub(super) fn set_bytes(&self) -> usize {
-        activation_bytes(self.layout, self.n_cols, self.k)
+        activation_bytes(self.layout, self.columns.n_cols, self.columns.k)
     }
 
     /// Bytes of all.
     pub(super) fn bytes(&self) -> usize {
-        self.set_bytes().saturating_mul(self.n_sets)
+        self.set_bytes().saturating_mul(self.columns.n_sets)
     }
 }
 
@@ -103,62 +85,57 @@ impl Plan {
         let mut plan = Self { kind, w, x, out, around, row, cols, run, routing: None, quantised: None };
         if kind == Kind::Product {
             plan.routing = Routing::of(&terms, product).filter(|_| !product.routed.is_empty());
-            if cpu.numbers == Numbers::Quantised {
-                plan.quantised = plan.quantised(kernel, &terms, cpu.level);
-            }
+            let activations = product.activations.filter(|_| cpu.numbers == Numbers::Quantised);
+            plan.quantised = activations.and_then(|id| plan.quantised((kernel, part), id, cpu.level));
         }
         Some(plan)
     }
 
-    /// How the activations of a product are quantised, if they fit scratch memory.
-    fn quantised(&self, kernel: &Kernel, terms: &Terms<'_>, level: Level) -> Option<Activations> {
-        let part = terms.part;
-        let n_cols = terms.most_of(&self.cols)? as usize;
+    /// How the activations of a product are quantised, if there is a layout and they fit scratch memory.
+    fn quantised(
+        &self,
+        (kernel, part): (&Kernel, &Part),
+        id: ActivationsId,
+        level: Level,
+    ) -> Option<Quantised> {
+        let activations = &part.activations[id];
+        let columns = activations.described(kernel, part).expect("verified activations have a length");
         let (storage, group) = storage(self.w.format)?;
         let layout = match &self.routing {
             Some(routing) => {
                 let n_each = (routing.most / routing.n_matrices) as usize;
                 activation_layout_scattered(level, storage, group, n_each)?
             }
-            None => activation_layout(level, storage, group, n_cols)?,
+            None => activation_layout(level, storage, group, columns.n_cols)?,
         };
         // Scores are exponents: 14-bit keys are not exact enough, and keys have no constant number of rows.
         if layout == ActivationLayout::Int14 && self.row.is_some_and(|var| part.fixed_len(var).is_none()) {
             return None;
         }
-        let lens = self.run.iter().map(|var| part.fixed_len(*var));
-        let k = lens.into_iter().try_fold(1, |k, len| len.map(|len| k * len))?;
-        let step = |var: VarId| self.x.step_of(var);
-        let moves = |var: &&VarId| step(**var) != Some(0);
-        let mut loops: Vec<VarId> = self.around.iter().filter(moves).copied().collect();
-        let n_sets = terms.most_of(&loops)? as usize;
-        loops.extend(self.cols.iter().rev());
-        let mut dims = Vec::new();
-        for var in &loops {
-            let range = part.vars[*var].range.clone();
-            dims.push(Dim { range, step: step(*var).ok_or(*var), most: terms.most(*var)? as usize });
-        }
-        let known = |var: &VarId| step(*var).is_some();
-        let fixed: Vec<VarId> = loops.iter().chain(&self.run).copied().filter(known).collect();
-        let x = Stored { element: at_start(&self.x.element, &fixed, &part.vars), ..self.x.clone() };
-        let is_ahead = self.is_ahead(kernel, part, (&x, &loops), k);
-        let quantised = Activations { x, dims, n_cols, n_sets, k: k as usize, layout, is_ahead };
-        (is_ahead || quantised.bytes() <= MAX_QUANTISED_BYTES).then_some(quantised)
+        let quantised = Quantised { id, columns, layout };
+        (activations.is_ahead || quantised.bytes() <= MAX_QUANTISED_BYTES).then_some(quantised)
     }
+}
 
-    /// Whether a parameter holds nothing but contiguous columns, and each call starts at a multiple of [`COLUMNS`].
-    fn is_ahead(&self, kernel: &Kernel, part: &Part, (first, loops): (&Stored, &[VarId]), k: i64) -> bool {
-        let Place::Param(param) = first.place else { return false };
-        let shape = &kernel.params[param].shape;
-        let rest: i64 = shape.iter().skip(1).map(|(_, size)| size.as_const().unwrap_or(0)).product();
-        let is_near = |var: &VarId| self.x.step_of(*var) == Some(k);
-        let set = k * COLUMNS as i64;
-        let starts_set =
-            |var: &VarId| self.cols.contains(var) || self.x.step_of(*var).is_some_and(|step| step % set == 0);
-        rest > 0
-            && rest % k == 0
-            && self.cols.first().is_some_and(is_near)
-            && loops.iter().all(starts_set)
-            && first.element.is_multiple(set, &part.vars)
+/// The products of a part that functions compute.
+fn plans(cpu: &Cpu, kernel: &Kernel, part: &Part) -> impl Iterator<Item = Plan> {
+    nests(&part.body).filter_map(|nest| Plan::of(cpu, kernel, part, nest))
+}
+
+/// All activations that the products of a part quantise, once for each layout.
+pub(super) fn quantised(cpu: &Cpu, kernel: &Kernel, part: &Part) -> Vec<Quantised> {
+    let mut all: Vec<Quantised> = Vec::new();
+    for quantised in plans(cpu, kernel, part).filter_map(|plan| plan.quantised) {
+        if !all.contains(&quantised) {
+            all.push(quantised);
+        }
     }
+    all
+}
+
+/// Bytes of scratch memory in which the products of a part group columns by expert, one product after another.
+pub(super) fn routing_bytes(cpu: &Cpu, kernel: &Kernel, part: &Part) -> usize {
+    let routing = plans(cpu, kernel, part).filter_map(|plan| plan.routing);
+    let n_bytes = |own: Routing| fusebox_simd::routing_bytes(own.most as usize, own.n_matrices as usize);
+    routing.map(n_bytes).max().unwrap_or(0)
 }

@@ -1,15 +1,15 @@
 //! Activations that are quantised once for all tasks of a kernel, before the first.
 //!
-//! In: a kernel. Out: which parameters hold such activations, as contiguous rows, and where in a shared buffer they are
-//! stored when quantised. Whoever runs the kernel quantises them with all threads, [`COLUMNS`] rows at a time, before
-//! the first task. Single rows, and layouts that interleave rows, are quantised by the tasks that need them.
+//! In: a kernel that says which these are. Out: for each parameter and layout, where in a shared buffer they are
+//! stored. Whoever runs the kernel quantises them with all threads, [`COLUMNS`] columns at a time, before the first
+//! task.
 
 use fusebox_simd::{ActivationLayout, activation_bytes};
 
-use crate::codegen::cpu::hoist::quantised;
-use crate::codegen::cpu::product::{Activations, COLUMNS};
+use crate::codegen::cpu::product::{Quantised, quantised};
 use crate::codegen::cpu::{ALIGNMENT, Cpu};
-use crate::kernel::{Kernel, ParamId, Place};
+use crate::kernel::product::activations::COLUMNS;
+use crate::kernel::{Kernel, ParamId, Part, Place};
 use crate::tensor::sym::Sym;
 
 /// A parameter that is quantised.
@@ -40,28 +40,37 @@ impl Ahead {
 /// The activations that are quantised ahead of a kernel's tasks.
 pub(crate) fn ahead(cpu: &Cpu, kernel: &Kernel) -> Vec<Ahead> {
     let mut all: Vec<Ahead> = Vec::new();
-    for slot in kernel.parts.iter().flat_map(|part| quantised(cpu, kernel, part)) {
-        let Place::Param(param) = slot.x.place else { continue };
-        if !slot.is_ahead || of(&all, &slot).is_some() {
-            continue;
+    for part in &kernel.parts {
+        for quantised in quantised(cpu, kernel, part) {
+            let Some(param) = param_ahead(part, &quantised) else { continue };
+            if of(&all, part, &quantised).is_some() {
+                continue;
+            }
+            let (k, layout) = (quantised.columns.k, quantised.layout);
+            let offset = all.last().map_or(0, |last| last.end);
+            let shape = &kernel.params[param].shape;
+            let most = shape.max_len() / k;
+            let n_bytes = activation_bytes(layout, most, k).next_multiple_of(ALIGNMENT);
+            all.push(Ahead { param, k, layout, len: shape.len(), offset, end: offset + n_bytes });
         }
-        let Activations { k, layout, .. } = slot;
-        let offset = all.last().map_or(0, |last| last.end);
-        let shape = &kernel.params[param].shape;
-        let most = shape.max_len() / k;
-        let n_bytes = activation_bytes(layout, most, k).next_multiple_of(ALIGNMENT);
-        all.push(Ahead { param, k, layout, len: shape.len(), offset, end: offset + n_bytes });
     }
     all
 }
 
-/// The parameter that holds the activations of a product.
-pub(crate) fn of<'a>(all: &'a [Ahead], quantised: &Activations) -> Option<&'a Ahead> {
-    let is_it = |own: &&Ahead| {
-        let here = (Place::Param(own.param), own.k, own.layout);
-        here == (quantised.x.place, quantised.k, quantised.layout)
-    };
-    all.iter().find(is_it).filter(|_| quantised.is_ahead)
+/// The parameter that holds activations, where they are quantised ahead.
+fn param_ahead(part: &Part, quantised: &Quantised) -> Option<ParamId> {
+    let own = &part.activations[quantised.id];
+    match own.from {
+        Place::Param(param) if own.is_ahead => Some(param),
+        Place::Param(_) | Place::Tile(_) => None,
+    }
+}
+
+/// Where activations of a part are, if they are quantised ahead.
+pub(crate) fn of<'a>(all: &'a [Ahead], part: &Part, quantised: &Quantised) -> Option<&'a Ahead> {
+    let param = param_ahead(part, quantised)?;
+    let wanted = (param, quantised.columns.k, quantised.layout);
+    all.iter().find(|own| (own.param, own.k, own.layout) == wanted)
 }
 
 /// Bytes of the shared buffer.

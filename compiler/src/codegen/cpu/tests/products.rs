@@ -3,11 +3,11 @@
 //! In: kernels as text, for every format of the weight, every level and all numbers. Out: numbers that are near enough.
 
 use super::*;
-use crate::codegen::cpu::hoist::{quantised, steps};
-use crate::codegen::cpu::product::Plan;
 use crate::codegen::cpu::product::boundary::storage;
+use crate::codegen::cpu::product::{Plan, quantised};
 use crate::kernel::Nest;
 use crate::kernel::product::check::is_multiplied;
+use crate::kernel::walk::nests;
 
 /// Products as they occur: rows and vectors in blocks, many vectors of a parameter, runs of several axes, weights
 /// picked by numbers from memory, for few vectors and for many, one vector for two weights, sums that are carried on,
@@ -251,11 +251,7 @@ fn products_are_near_what_is_interpreted() {
 
 /// How many nests have a plan.
 fn count(body: &[Stmt], plan: &dyn Fn(&Nest) -> Option<Plan>) -> usize {
-    let n = body.iter().map(|stmt| match stmt {
-        Stmt::Nest(nest) => usize::from(plan(nest).is_some()),
-        Stmt::Loop { body, .. } => count(body, plan),
-    });
-    n.sum()
+    nests(body).filter(|nest| plan(nest).is_some()).count()
 }
 
 #[test]
@@ -272,10 +268,10 @@ fn what_tasks_have_in_common_is_done_once_for_them() {
     let kernel = prepared(&PRODUCTS[0].0.replace("FORMAT", "q8_0"));
     let cpu = Cpu::host(Numbers::Quantised).unwrap();
     let part = &kernel.parts[0];
-    let slots = quantised(&cpu, &kernel, part);
-    let depths: Vec<usize> = steps(&cpu, &kernel, part, &slots).iter().map(|step| step.depth).collect();
     // The tile and its squares go with the tokens, and so do its 8-bit integers, which both weights share.
-    assert_eq!((slots.len(), depths), (1, vec![1, 1, 1, 2, 2, 2]));
+    let Stmt::Once { per, body } = &part.body[0] else { panic!("{kernel}") };
+    assert_eq!((per, body.len(), part.body.len()), (&part.grid[..1].to_vec(), 3, 4), "{kernel}");
+    assert_eq!((part.activations.len(), quantised(&cpu, &kernel, part).len()), (1, 1), "{kernel}");
 }
 
 #[test]

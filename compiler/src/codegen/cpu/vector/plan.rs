@@ -76,7 +76,8 @@ impl Flat {
     /// The cost of loading one number, and of four.
     fn costs(&self) -> (i64, i64) {
         let Some(dtype) = self.format.plain() else {
-            let four = if self.format == Format::Q8_0 { 9 } else { 13 };
+            // Numbers of less than a byte are taken apart.
+            let four = if self.format.block_bytes() > self.format.block_len() { 9 } else { 13 };
             return if self.is_in_quads() { (16, four) } else { (30, 130) };
         };
         let (one, four) = match dtype {

@@ -26,7 +26,7 @@ pub(crate) fn accumulators(part: &Part, products: &[TileProduct]) -> Accumulator
 fn accumulation_loop(part: &Part, body: &[Stmt], sum: &Operand) -> Option<VarId> {
     let (number, var, inner) = body.iter().enumerate().find_map(|(number, stmt)| match stmt {
         Stmt::Loop { var, body } if n_accesses(body, sum.tile) > 0 => Some((number, *var, body)),
-        Stmt::Loop { .. } | Stmt::Nest(_) => None,
+        Stmt::Loop { .. } | Stmt::Once { .. } | Stmt::Nest(_) | Stmt::Quantise(_) => None,
     })?;
     let (before, after) = (&body[..number], &body[number + 1..]);
     let is_zeroed = before.iter().filter_map(Stmt::nest).any(|nest| zeroes(nest, sum.tile));

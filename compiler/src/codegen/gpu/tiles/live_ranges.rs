@@ -11,7 +11,7 @@ use std::ops::Range as Numbers;
 use crate::codegen::gpu::tiles::accumulators::Accumulators;
 use crate::foundation::entity::List;
 use crate::kernel::walk::{tiles_in, tiles_read};
-use crate::kernel::{Part, Place, Stmt, TileId};
+use crate::kernel::{Part, Stmt, TileId};
 
 /// From the first nest that needs a tile to one past the last; empty where none does.
 pub(crate) type LiveRanges = List<TileId, Numbers<usize>>;
@@ -40,10 +40,7 @@ fn walk(
     for stmt in body {
         match stmt {
             Stmt::Nest(nest) => {
-                let written = match nest.target {
-                    Place::Tile(tile) => Some(tile),
-                    Place::Param(_) => None,
-                };
+                let written = nest.tile();
                 let in_registers = written.filter(|tile| kept.contains_key(tile));
                 for tile in
                     tiles_read(nest).into_iter().chain(written).filter(|tile| in_registers != Some(*tile))
@@ -70,6 +67,8 @@ fn walk(
                     extend(lives, *tile, now);
                 }
             }
+            Stmt::Once { body, .. } => now = walk((part, kept), body, now, lives, all_written),
+            Stmt::Quantise(_) => {}
         }
     }
     now
