@@ -366,18 +366,28 @@ fn guesses_change_no_answer_alone_or_in_a_crowd() {
     off["speculative.n_max"] = 0.into();
     assert_eq!(of(&guessing, &off), wanted[0]);
     assert_eq!(count("spec_decode_num_draft_tokens_total"), 0.0);
-    for (body, wanted) in bodies.iter().zip(&wanted) {
-        assert_eq!(&of(&guessing, body), wanted);
-    }
-    assert!(count("spec_decode_num_accepted_tokens_total") > 0.0);
-    let before = count("spec_decode_num_draft_tokens_total");
-    std::thread::scope(|scope| {
-        let asked: Vec<_> = bodies.iter().map(|body| scope.spawn(|| of(&guessing, body))).collect();
-        for (asked, wanted) in asked.into_iter().zip(&wanted) {
-            assert_eq!(&asked.join().expect("an answer"), wanted);
+    // Guesses that would take longer than they save are left out, which the time of each step decides.
+    let until_more = |name: &str, ask: &dyn Fn()| {
+        let before = count(name);
+        let is_more = (0..20).any(|_| {
+            ask();
+            count(name) > before
+        });
+        assert!(is_more, "{name} stays {before}");
+    };
+    until_more("spec_decode_num_accepted_tokens_total", &|| {
+        for (body, wanted) in bodies.iter().zip(&wanted) {
+            assert_eq!(&of(&guessing, body), wanted);
         }
     });
-    assert!(count("spec_decode_num_draft_tokens_total") > before);
+    until_more("spec_decode_num_draft_tokens_total", &|| {
+        std::thread::scope(|scope| {
+            let asked: Vec<_> = bodies.iter().map(|body| scope.spawn(|| of(&guessing, body))).collect();
+            for (asked, wanted) in asked.into_iter().zip(&wanted) {
+                assert_eq!(&asked.join().expect("an answer"), wanted);
+            }
+        });
+    });
     assert!(refused(&["serve", "--draft", "a.gguf"]).contains("[possible values: ngram]"));
     let sentence = "--draft-max is 65, expected 1 to 64";
     assert!(refused(&["serve", "--draft", "ngram", "--draft-max", "65"]).contains(sentence));
