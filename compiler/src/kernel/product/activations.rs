@@ -1,7 +1,7 @@
 //! The activations of products, which a processor quantises before it multiplies them.
 //!
 //! In: a nest that says which product it is. Out: its factor that is no weight, as columns with loops of their own
-//! ([`Activations`]), and what these are whatever the loops are called ([`Columns`]): several products that multiply
+//! ([`Activations`]), and what these are whatever the loops are called (`Columns`): several products that multiply
 //! equal columns share one quantisation. The layout of the numbers is not said here. It follows from the weight of a
 //! product and from the instruction set; where there is none, the product is computed in single precision.
 
