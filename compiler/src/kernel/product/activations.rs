@@ -13,6 +13,8 @@ use crate::tensor::quant::Format;
 
 /// Columns of a buffer that one call quantises ahead of all tasks, and that are stored together.
 pub(crate) const COLUMNS: usize = 16;
+/// The most elements that the columns of a call may have, as of a buffer.
+const MAX_ELEMENTS: i64 = 1 << 40;
 
 /// What activations are, whatever their loops are called. Equal descriptions are of equal numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,14 +70,18 @@ impl Activations {
         self.around.iter().chain(self.columns.iter().rev()).chain(&self.along).copied()
     }
 
-    /// What they are; nothing where their number has no bound, or their length varies.
+    /// What they are; nothing where their number has no bound, or their length varies or is nothing.
     pub(crate) fn described(&self, kernel: &Kernel, part: &Part) -> Option<Columns> {
         let x = self.stored(kernel, part);
         let lens = self.along.iter().map(|var| part.fixed_len(*var));
         let k = lens.into_iter().try_fold(1, |k: i64, len| k.checked_mul(len?))?;
         let most = |var: VarId| part.full_len(var).map(|len| len.most().max(1));
         let most_of = |loops: &[VarId]| loops.iter().try_fold(1, |n: i64, var| n.checked_mul(most(*var)?));
-        let (n_cols, n_sets) = (most_of(&self.columns)? as usize, most_of(&self.around)? as usize);
+        let (n_cols, n_sets) = (most_of(&self.columns)?, most_of(&self.around)?);
+        let n_elements = k.checked_mul(n_cols)?;
+        if !(1..=MAX_ELEMENTS).contains(&n_elements) {
+            return None;
+        }
         let dim = |var: &VarId| {
             let (range, step) = (part.vars[*var].range.clone(), x.step_of(*var).ok_or(*var));
             Some(Dim { range, step, most: most(*var)? as usize })
@@ -83,7 +89,8 @@ impl Activations {
         let dims = self.around.iter().chain(self.columns.iter().rev()).map(dim).collect::<Option<_>>()?;
         let fixed: Vec<VarId> = self.loops().filter(|var| x.step_of(*var).is_some()).collect();
         let first = Stored { element: at_start(&x.element, &fixed, &part.vars), ..x };
-        Some(Columns { first, dims, n_cols, n_sets, k: k as usize })
+        let [n_cols, n_sets, k] = [n_cols, n_sets, k].map(|n| n as usize);
+        Some(Columns { first, dims, n_cols, n_sets, k })
     }
 
     /// Whether they may be quantised ahead: a buffer holds nothing but contiguous columns, and each call starts at a

@@ -297,6 +297,8 @@ fn what_is_quantised_is_what_products_multiply() {
     let part =
         format!("{store} activations0 cannot be quantised ahead: it is no whole buffer, by 16 columns");
     check(&tile, "quantised activations0 :", "quantised ahead activations0 :", &part);
+    let length = &format!("{store} activations0 has no fixed length or no bound");
+    check(&samples::SHARED.replace("q8_0", "f16"), "d3 in 0..32", "d3 in 0..-1", length);
     let twice = "part 0: activations0 is quantised ahead of all tasks, and again";
     check(samples::AHEAD, "  for t2, e1\n", "  quantise activations0\n  for t2, e1\n", twice);
     let part =
