@@ -87,7 +87,9 @@ fn a_store_that_forgets_a_variable_of_the_grid_is_named() {
                     // Blocks that all begin at the first one may meet those of another part, too.
                     let parts = format!("of part {number}");
                     let meets_other = first.contains("tasks of part") && first.contains(&parts);
-                    let is_named = first.starts_with(&begin) && first.contains(&who) || meets_other;
+                    // Where the variable may have no value, what is left of an index may leave its buffer.
+                    let leaves = first.starts_with(&format!("part {number}, @")) && first.contains(" is in ");
+                    let is_named = first.starts_with(&begin) && first.contains(&who) || meets_other || leaves;
                     assert!(is_named, "seed {seed}, {var}: {first}\n{slipped}");
                     n_planted += 1;
                 }
